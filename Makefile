@@ -1,0 +1,104 @@
+# `make demo` and `make test` need nothing but this directory: they set up .venv themselves.
+# The first run takes minutes, later ones rebuild only what changed.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-print-directory --no-builtin-rules
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+# Whatever else the caller's shell has active must not leak into ours.
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PIP_USER PIP_TARGET PIP_PREFIX
+
+PYTHON_IN_VENV := .venv/bin/python
+JOBS ?= $(shell nproc)
+PYTEST := $(PYTHON_IN_VENV) -m pytest -n $(JOBS) --dist worksteal
+
+TYPED := $(wildcard src tests benchmarks examples tools)
+CORE_SOURCES := pyproject.toml setup.py src/penstock/layout.py \
+    $(wildcard $(addprefix src/penstock/,*.pyx *.pxd *.pxi _native.h))
+# Directories are among them because a deleted module must go from the variants as well.
+PACKAGE_SOURCES := $(shell find src ! -path '*/__pycache__*' ! -path '*.egg-info*' \
+    \( -type d -o -name '*.py' -o -name '*.pyi' -o -name py.typed \))
+
+# An editable build is good for one directory and one set of switches; for others it is made anew.
+SWITCHES := $(foreach switch,PORTABLE SANITIZE PROFILE WERROR,$(switch)=$(PENSTOCK_$(switch)))
+ifneq ($(shell cat .venv/.tools 2>/dev/null),$(CURDIR))
+$(shell touch -c -d @0 .venv/.tools)
+endif
+ifneq ($(shell cat .venv/.core 2>/dev/null),$(SWITCHES))
+$(shell rm -f .venv/.core)
+endif
+
+.PHONY: help demo test lint test-portable test-asan bench storm wheel clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
+
+demo: .venv/.core  ## a short tour: writers, readers and a crash
+	@$(PYTHON_IN_VENV) examples/demo.py
+
+test: lint test-portable  ## everything that must pass before a change is accepted
+	@$(PYTEST)
+
+lint: .venv/.core build/.werror  ## style, types, and a compile without warnings
+	@$(PYTHON_IN_VENV) -m ruff check -q .
+	@$(PYTHON_IN_VENV) -m ruff format -q --check .
+	@$(PYTHON_IN_VENV) -m mypy --no-error-summary $(TYPED)
+
+test-portable: build/.portable  ## unit and process tests under the fallback without futex
+	@echo "testing the portable build…"
+	@PYTHONPATH="$(CURDIR)/build/portable" $(PYTEST) -q -p no:cacheprovider \
+	    $(wildcard tests/process tests/unit)
+
+# A sanitizer's report goes past pytest's capture, or it would die with the process.
+test-asan: build/.asan  ## unit and property tests under the address and UB sanitizers
+	@echo "testing the sanitized build…"
+	@LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
+	    ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
+	    PYTHONPATH="$(CURDIR)/build/asan" $(PYTEST) -p no:cacheprovider --capture=sys \
+	    $(wildcard tests/unit tests/property)
+
+bench: .venv/.core  ## measure speed, always beside something else
+	@$(PYTHON_IN_VENV) -m benchmarks
+
+storm: .venv/.core  ## the long version of the crash and process tests
+	@PENSTOCK_STORM=1 $(PYTEST) $(wildcard tests/crash tests/process)
+
+wheel: .venv/.core  ## build dist/*.whl and prove that it works without a compiler
+	@echo "building the wheel…"
+	@rm -rf dist
+	@$(PYTHON_IN_VENV) -m build --no-isolation --outdir dist . >build/wheel.log 2>&1 \
+	    || { cat build/wheel.log >&2; exit 1; }
+	@$(PYTHON_IN_VENV) tools/check_wheel.py dist/*.whl
+
+clean:  ## remove everything that make has made
+	@rm -rf .venv build dist src/*.egg-info src/penstock/_core.c src/penstock/_layout.h \
+	    src/penstock/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@find . -name __pycache__ -prune -exec rm -rf {} +
+
+.venv/.tools: pyproject.toml tools/bootstrap.sh
+	@tools/bootstrap.sh
+
+.venv/.core: .venv/.tools $(CORE_SOURCES)
+	@echo "building the compiled core…"
+	@$(PYTHON_IN_VENV) -m pip --disable-pip-version-check install -qq \
+	    --no-deps --no-build-isolation -e .
+	@mkdir -p build
+	@echo "$(SWITCHES)" >$@
+
+build/.werror: .venv/.core
+	@echo "building the compiled core with warnings as errors…"
+	@PENSTOCK_WERROR=1 $(PYTHON_IN_VENV) setup.py -q build_ext
+	@touch $@
+
+build/.portable: .venv/.core $(PACKAGE_SOURCES) tools/build_variant.sh
+	@echo "building the portable variant…"
+	@PENSTOCK_PORTABLE=1 PENSTOCK_WERROR=1 tools/build_variant.sh portable
+	@touch $@
+
+build/.asan: .venv/.core $(PACKAGE_SOURCES) tools/build_variant.sh
+	@echo "building the sanitized variant…"
+	@PENSTOCK_SANITIZE=1 tools/build_variant.sh asan
+	@touch $@

@@ -1,0 +1,74 @@
+"""Penstock: the SQLite of event streams.
+
+A crash-safe event log in a directory that many processes write and read at once, with no daemon.
+
+>>> log = penstock.open(path)
+>>> log.append(b"hello", topic="greetings")
+1
+>>> for event in log:
+...     print(event.seq, event.topic, event.value)
+1 greetings b'hello'
+"""
+
+import logging
+
+from penstock.errors import (
+    AlreadyExists,
+    Backpressure,
+    Busy,
+    Closed,
+    Conflict,
+    Corrupt,
+    DiskFull,
+    Full,
+    Gap,
+    Internal,
+    Io,
+    NotFound,
+    PenstockError,
+    Permission,
+    Poisoned,
+    TooLarge,
+    UnsupportedVersion,
+    Usage,
+    WrongType,
+)
+from penstock.event import Entry, Event
+from penstock.log import Log, create, open
+from penstock.reader import Reader
+from penstock.settings import Settings
+from penstock.stats import Stats
+
+__version__ = "0.1.0.dev0"
+
+__all__ = [
+    "AlreadyExists",
+    "Backpressure",
+    "Busy",
+    "Closed",
+    "Conflict",
+    "Corrupt",
+    "DiskFull",
+    "Entry",
+    "Event",
+    "Full",
+    "Gap",
+    "Internal",
+    "Io",
+    "Log",
+    "NotFound",
+    "PenstockError",
+    "Permission",
+    "Poisoned",
+    "Reader",
+    "Settings",
+    "Stats",
+    "TooLarge",
+    "UnsupportedVersion",
+    "Usage",
+    "WrongType",
+    "create",
+    "open",
+]
+
+logging.getLogger("penstock").addHandler(logging.NullHandler())

@@ -1,0 +1,504 @@
+# Appending: the publish protocol, and LogCore, the hot half of a log handle.
+
+cdef int publish(
+    char *words, SegmentMap m, const Parts *parts, const Span *spans, uint64_t count,
+    uint64_t nbytes, uint64_t *first_seq, uint64_t *end,
+) noexcept nogil:
+    """Write ``count`` events as one atomic batch; the caller holds the write lock.
+
+    1. ``reserved`` says how far the bytes may be touched.
+    2. Frames, each complete but the first one's commit word.
+    3. The first frame's commit word, with release: now the batch is whole on its own.
+    4. ``head``, with release: now readers may see it.
+    5. The words that the next writer needs; a writer that takes over rebuilds them from frames.
+
+    With ``spans``, all events share ``parts[0]`` except for their values.
+    """
+    cdef uint64_t head = psk_get64(words + PSK_C_HEAD)
+    cdef uint64_t at, i, total, prefix, value_len, body = 0, append_ns
+    cdef const Parts *p = parts
+    cdef const char *value
+    cdef char *first
+    cdef char *index
+    cdef Walk w
+    psk_fail(FP_LOCKED)
+    if psk_load32(words + PSK_C_SUSPECT) or psk_get64(words + PSK_C_RESERVED) != head:
+        return REPAIR
+    if psk_get64(words + PSK_C_POISONED):
+        return POISONED
+    if head >> 32 != m.number:
+        return REMAP
+    at = head & OFFSET_MASK
+    if at + nbytes > m.frames_end or at + nbytes > psk_get64(words + PSK_C_ALLOC_END):
+        return ROOM
+    append_ns = psk_now_ns()
+    w.last_append_ns = psk_get64(words + PSK_C_LAST_APPEND_NS)
+    if append_ns < w.last_append_ns:
+        append_ns = w.last_append_ns
+    w.next_seq = psk_get64(words + PSK_C_NEXT_SEQ)
+    w.last_frame = psk_get64(words + PSK_C_LAST_FRAME)
+    w.event_max_ns = psk_get64(words + PSK_C_EVENT_MAX_NS)
+    w.block_offset = psk_get64(words + PSK_C_BLOCK_OFFSET)
+    w.block_seq = psk_get64(words + PSK_C_BLOCK_SEQ)
+    w.block_append_ns = psk_get64(words + PSK_C_BLOCK_APPEND_NS)
+    w.block_event_min_ns = psk_get64(words + PSK_C_BLOCK_EVENT_MIN_NS)
+    w.block_event_max_ns = psk_get64(words + PSK_C_BLOCK_EVENT_MAX_NS)
+    w.index_count = psk_get64(words + PSK_C_INDEX_COUNT)
+    w.monotone = psk_get64(words + PSK_C_FLAGS) & PSK_CONTROL_FLAG_MONOTONE
+    index = m.base + m.index_offset
+    first_seq[0] = w.next_seq
+
+    psk_store64(words + PSK_C_RESERVED, head + nbytes)
+    psk_release_fence()
+    psk_fail(FP_RESERVED)
+
+    first = m.base + at
+    prefix = parts_prefix(p)
+    for i in range(count):
+        if spans != NULL:
+            value = spans[i].start
+            value_len = spans[i].length
+        else:
+            p = parts + i
+            prefix = parts_prefix(p)
+            value = p.value
+            value_len = p.value_len
+        total = frame_write(
+            m.base + at, p, value, value_len, prefix, w.next_seq, append_ns,
+            <uint32_t>(at - w.last_frame) if w.last_frame else 0, <uint32_t>(count - 1 - i),
+        )
+        if i:
+            psk_fail(FP_BATCH_BODY)
+            psk_store32(m.base + at, <uint32_t>(prefix + value_len) + 1)
+        else:
+            psk_fail(FP_BODY)
+            body = prefix + value_len
+        if at >= w.block_offset + PSK_INDEX_STEP:
+            walk_block(&w, index, at, w.next_seq, append_ns)
+        if p.kind == PSK_KIND_SETTINGS:
+            psk_put64(words + PSK_C_SETTINGS_POS, head)
+        else:
+            walk_event_time(&w, p.event_ns if p.flags & PSK_FLAG_EVENT_TIME else append_ns)
+            w.next_seq += 1
+        w.last_frame = at
+        at += total
+
+    psk_store32(first, <uint32_t>body + 1)
+    psk_fail(FP_COMMIT)
+    psk_store64(words + PSK_C_HEAD, head + nbytes)
+    psk_fail(FP_HEAD)
+    psk_put64(words + PSK_C_NEXT_SEQ, w.next_seq)
+    psk_put64(words + PSK_C_LAST_APPEND_NS, append_ns)
+    psk_put64(words + PSK_C_LAST_FRAME, w.last_frame)
+    psk_fail(FP_WORDS)
+    psk_put64(words + PSK_C_EVENT_MAX_NS, w.event_max_ns)
+    psk_put64(words + PSK_C_BLOCK_EVENT_MIN_NS, w.block_event_min_ns)
+    psk_put64(words + PSK_C_BLOCK_EVENT_MAX_NS, w.block_event_max_ns)
+    if w.block_offset != psk_get64(words + PSK_C_BLOCK_OFFSET):
+        psk_put64(words + PSK_C_BLOCK_OFFSET, w.block_offset)
+        psk_put64(words + PSK_C_BLOCK_SEQ, w.block_seq)
+        psk_put64(words + PSK_C_BLOCK_APPEND_NS, w.block_append_ns)
+        psk_store64(words + PSK_C_INDEX_COUNT, w.index_count)
+    if not w.monotone:
+        psk_put64(words + PSK_C_FLAGS, psk_get64(words + PSK_C_FLAGS) & ~<uint64_t>PSK_CONTROL_FLAG_MONOTONE)
+    end[0] = at
+    return OK
+
+
+cdef object _to_ns = None
+cdef type _Entry = None
+
+
+def set_helpers(to_ns, entry):
+    """Called once by the event module, which lies above this one."""
+    global _to_ns, _Entry
+    _to_ns = to_ns
+    _Entry = entry
+
+
+cdef int parts_fill(
+    Parts *p, list pins, object value, object key, object topic, object headers, object time,
+) except -1:
+    """Check one event and note where its bytes are; ``pins`` keeps them there."""
+    cdef Py_ssize_t n = 0
+    cdef object raw
+    memset(p, 0, sizeof(Parts))
+    p.kind = PSK_KIND_DATA
+    p.key_len = PSK_NO_KEY
+    if PyBytes_CheckExact(value):
+        p.value = PyBytes_AS_STRING(value)
+        p.value_len = <uint64_t>PyBytes_GET_SIZE(value)
+    elif value is None:
+        if key is None:
+            raise Usage("a value of None deletes a key: give the key")
+        p.kind = PSK_KIND_DELETE
+    else:
+        raw = flat(value, "value")
+        pins.append(raw)
+        p.value = <const char *>buffer_start(raw)
+        p.value_len = <uint64_t>raw.nbytes
+    if p.value_len > PSK_VALUE_BYTES_MAX:
+        raise TooLarge(f"a value of {p.value_len} bytes; the limit is {PSK_VALUE_BYTES_MAX}")
+    if key is not None:
+        if PyBytes_CheckExact(key):
+            p.key = PyBytes_AS_STRING(key)
+            n = PyBytes_GET_SIZE(key)
+        else:
+            raw = bytes(flat(key, "key"))
+            pins.append(raw)
+            p.key = PyBytes_AS_STRING(raw)
+            n = PyBytes_GET_SIZE(raw)
+        if n > PSK_KEY_BYTES_MAX:
+            raise TooLarge(f"a key of {n} bytes; the limit is {PSK_KEY_BYTES_MAX}")
+        p.key_len = <uint16_t>n
+    if topic is not None:
+        if not isinstance(topic, str):
+            raise WrongType(f"topic is str, not {type(topic).__name__}")
+        try:
+            p.topic = PyUnicode_AsUTF8AndSize(topic, &n)
+        except UnicodeEncodeError as error:
+            raise Usage(f"the topic cannot be written as UTF-8: {error}") from None
+        if n > PSK_TOPIC_BYTES_MAX:
+            raise TooLarge(f"a topic of {n} bytes; the limit is {PSK_TOPIC_BYTES_MAX}")
+        p.topic_len = <uint16_t>n
+    if headers is not None:
+        raw = encode_headers(headers)
+        pins.append(raw)
+        p.headers = PyBytes_AS_STRING(raw)
+        p.headers_len = <uint16_t>PyBytes_GET_SIZE(raw)
+    if time is not None:
+        p.event_ns = _to_ns(time, "time")
+        p.flags |= PSK_FLAG_EVENT_TIME
+    return 0
+
+
+cdef object flat(object data, str what):
+    """A one-dimensional memoryview of bytes over ``data``."""
+    if not PyObject_CheckBuffer(data):
+        hint = "; encode it first" if isinstance(data, str) else ""
+        raise WrongType(f"{what} is bytes or another buffer, not {type(data).__name__}{hint}")
+    try:
+        return memoryview(data).cast("B")
+    except TypeError as error:
+        raise WrongType(f"{what} must be one contiguous buffer: {error}") from None
+
+
+cdef void *buffer_start(object view) except? NULL:
+    cdef Py_buffer b
+    cdef void *start
+    PyObject_GetBuffer(view, &b, PyBUF_SIMPLE)
+    start = b.buf
+    PyBuffer_Release(&b)  # the memoryview itself stays pinned by the caller
+    return start
+
+
+cdef class LogCore:
+    """The hot half of a log handle: append, extend, ``log[seq]``. :class:`penstock.Log` is the rest."""
+
+    cdef Control _control
+    cdef SegmentMap _active
+    cdef psk_filler *filler
+    cdef uint64_t filled       # populated up to here, in the active segment
+    cdef uint64_t fill_next    # think about populating again once appends pass this offset
+    cdef uint32_t fork_generation
+    cdef public list _recent   # maps of segments that were read lately, newest use last
+    cdef public uint64_t _static_head  # published end as far as known, for a reader without control
+    cdef public bint _closed
+
+    def __cinit__(self, *args, **kwargs):
+        self.filler = NULL
+        self._recent = []
+        self.fork_generation = psk_fork_generation
+
+    def __dealloc__(self):
+        if self.filler != NULL and self.fork_generation == psk_fork_generation:
+            with nogil:
+                psk_filler_stop(self.filler)
+            self.filler = NULL
+
+    cdef char *words_or_null(self) noexcept:
+        if self._control is None or self._control.generation != psk_fork_generation:
+            return NULL
+        return self._control.words
+
+    cdef inline uint64_t head(self) except? 0:
+        """Published end: number of the segment << 32 | offset in it."""
+        cdef char *words
+        if self.fork_generation != psk_fork_generation:
+            self._after_fork()
+        words = self.words_or_null()
+        if words != NULL:
+            return psk_load64(words + PSK_C_HEAD)
+        if self._closed:
+            raise self._closed_error()
+        return self._static_head
+
+    def _head(self):
+        return self.head()
+
+    @property
+    def _ctl(self):
+        return self._control
+
+    @_ctl.setter
+    def _ctl(self, Control control):
+        self._control = control
+        self.fork_generation = psk_fork_generation
+
+    @property
+    def _active_map(self):
+        return self._active
+
+    @_active_map.setter
+    def _active_map(self, SegmentMap m):
+        """Append to ``m`` from now on."""
+        if self.filler != NULL:
+            if self.fork_generation == psk_fork_generation:
+                with nogil:
+                    psk_filler_idle(self.filler)
+            else:
+                self.filler = NULL  # its thread stayed with the parent
+        self._active = m
+        self.filled = 0
+        self.fill_next = 0
+
+    def _stop_filler(self):
+        cdef psk_filler *filler = self.filler
+        self.filler = NULL
+        if filler != NULL and self.fork_generation == psk_fork_generation:
+            with nogil:
+                psk_filler_stop(filler)
+
+    cdef int fill(self, Control control, SegmentMap m, uint64_t at) except -1:
+        """Have the pages ahead of ``at`` populated, and more of them allocated if they run short."""
+        cdef uint64_t allocated = psk_load64(control.words + PSK_C_ALLOC_END)
+        cdef uint64_t start = at & ~<uint64_t>(PSK_PAGE - 1)
+        cdef uint64_t stop = start + PSK_POPULATE_AHEAD_BYTES
+        if m is not self._active or psk_load64(control.words + PSK_C_HEAD) >> 32 != m.number:
+            return 0
+        if stop > allocated or at > m.frames_end // 5 * 4:
+            self._look_ahead(at)
+        if stop > allocated:
+            stop = allocated
+        if start < self.filled:
+            start = self.filled
+        self.fill_next = at + PSK_POPULATE_CHUNK_BYTES
+        if stop <= start:
+            return 0
+        if self.filler == NULL:
+            self.filler = psk_filler_start()
+            if self.filler == NULL:
+                return 0
+        psk_filler_ask(self.filler, m.base + start, stop - start)
+        self.filled = stop
+        return 0
+
+    cdef uint64_t append_parts(
+        self, const Parts *parts, const Span *spans, uint64_t count, uint64_t nbytes, object timeout,
+    ) except 0:
+        """Append; returns the first seq. Slow cases are mended in Python, then tried again."""
+        cdef Control control
+        cdef SegmentMap m
+        cdef uint64_t seq = 0, end = 0
+        cdef int64_t deadline = -1 if timeout is None else deadline_after(timeout)
+        cdef int rc
+        while True:
+            if self.fork_generation != psk_fork_generation:
+                self._after_fork()
+            control = self._control
+            m = self._active
+            if control is None or m is None or control.words == NULL:
+                self._become_writer()
+                continue
+            if nbytes > m.frames_end - m.data_offset:
+                raise TooLarge(
+                    f"{nbytes} bytes do not fit a segment, which takes {m.frames_end - m.data_offset}; "
+                    "make the log with larger segments, or split the batch"
+                )
+            if nbytes <= PSK_GIL_COPY_BYTES_MAX and control.lock_try():
+                rc = publish(control.words, m, parts, spans, count, nbytes, &seq, &end)
+                control.unlock()
+            else:
+                control.pin()
+                with nogil:
+                    rc = control.lock_wait(deadline)
+                    if rc == OK:
+                        rc = publish(control.words, m, parts, spans, count, nbytes, &seq, &end)
+                        control.unlock()
+                control.unpin()
+            if rc == OK:
+                break
+            if rc == INTERRUPTED:
+                PyErr_CheckSignals()
+            elif rc == TIMED_OUT:
+                raise Busy(
+                    f"{self.path}: another process held the write lock for {timeout} s; "
+                    "nothing was written, try again"
+                )
+            elif rc == POISONED:
+                raise Poisoned(
+                    f"{self.path}: an earlier sync failed; close the log in every process and open it again"
+                )
+            else:
+                self._make_ready(nbytes, None if deadline < 0 else max(0, (deadline - psk_monotonic_ns()) / 1e9))
+        if end >= self.fill_next and control.words != NULL:
+            self.fill(control, m, end)
+        return seq
+
+    def append(self, value, *, key=None, topic=None, headers=None, time=None, timeout=None):
+        """Append one event and return its seq.
+
+        When it returns, the event is committed: it survives the death of any process.
+
+        Parameters
+        ----------
+        value : bytes-like or None
+            The value. None, with a key, deletes that key.
+        key : bytes-like, optional
+            At most 1 KiB. An empty key differs from no key.
+        topic : str, optional
+            At most 1 KiB as UTF-8.
+        headers : mapping or pairs, optional
+            Names are str and may repeat, values are bytes or None.
+        time : int or datetime, optional
+            The event's own time, nanoseconds since 1970 or a datetime (UTC if naive).
+        timeout : float, optional
+            Give up with `Busy` if other writers hold the log for that many seconds.
+
+        >>> log = penstock.open(path)
+        >>> log.append(b"hello", key=b"u1", topic="greetings")
+        1
+        >>> log[1].value
+        b'hello'
+        """
+        cdef Parts p
+        cdef list pins
+        if PyBytes_CheckExact(value) and key is None and topic is None and headers is None and time is None:
+            p.value = PyBytes_AS_STRING(value)
+            p.value_len = <uint64_t>PyBytes_GET_SIZE(value)
+            p.topic_len = 0
+            p.headers_len = 0
+            p.key_len = PSK_NO_KEY
+            p.kind = PSK_KIND_DATA
+            p.flags = 0
+            if p.value_len > PSK_VALUE_BYTES_MAX:
+                raise TooLarge(f"a value of {p.value_len} bytes; the limit is {PSK_VALUE_BYTES_MAX}")
+        else:
+            pins = []
+            parts_fill(&p, pins, value, key, topic, headers, time)
+        return self.append_parts(
+            &p, NULL, 1, align8(PSK_FRAME_HEADER_BYTES + parts_prefix(&p) + p.value_len), timeout)
+
+    def extend(self, values, *, key=None, topic=None, headers=None, time=None, timeout=None):
+        """Append many events as one atomic batch and return their seqs as a range.
+
+        Readers see all of them or none, whatever dies meanwhile. Each item is a value, or a
+        `penstock.Entry` with a key, topic, headers or time of its own; the keyword arguments hold
+        for the items that have none. A batch must fit one segment.
+
+        >>> log = penstock.open(path)
+        >>> log.extend([b"a", b"b", b"c"])
+        range(1, 4)
+        """
+        cdef tuple items = tuple(values)
+        cdef uint64_t count = <uint64_t>len(items), i, nbytes = 0, prefix, first
+        cdef Parts shared
+        cdef Parts *parts = NULL
+        cdef Span *spans = NULL
+        cdef list pins = []
+        cdef PyObject *item
+        cdef bint plain = True
+        if count == 0:
+            first = self._next_seq()
+            return range(first, first)
+        parts_fill(&shared, pins, b"", key, topic, headers, time)
+        prefix = parts_prefix(&shared)
+        spans = <Span *>PyMem_Malloc(count * sizeof(Span))
+        if spans == NULL:
+            raise MemoryError
+        try:
+            for i in range(count):
+                item = PyTuple_GET_ITEM(items, <Py_ssize_t>i)
+                if not PyBytes_CheckExact(<object>item):
+                    plain = False
+                    break
+                spans[i].start = PyBytes_AS_STRING(<object>item)
+                spans[i].length = <uint64_t>PyBytes_GET_SIZE(<object>item)
+                if spans[i].length > PSK_VALUE_BYTES_MAX:
+                    raise TooLarge(
+                        f"item {i}: a value of {spans[i].length} bytes; the limit is {PSK_VALUE_BYTES_MAX}")
+                nbytes += align8(PSK_FRAME_HEADER_BYTES + prefix + spans[i].length)
+            if plain:
+                first = self.append_parts(&shared, spans, count, nbytes, timeout)
+            else:
+                parts = <Parts *>PyMem_Malloc(count * sizeof(Parts))
+                if parts == NULL:
+                    raise MemoryError
+                nbytes = self.fill_entries(items, parts, pins, key, topic, headers, time)
+                first = self.append_parts(parts, NULL, count, nbytes, timeout)
+        finally:
+            PyMem_Free(spans)
+            PyMem_Free(parts)
+        return range(first, first + count)
+
+    def _append_settings(self, bytes body):
+        """Append a settings frame; it takes no seq."""
+        cdef Parts p
+        memset(&p, 0, sizeof(p))
+        p.kind = PSK_KIND_SETTINGS
+        p.key_len = PSK_NO_KEY
+        p.value = PyBytes_AS_STRING(body)
+        p.value_len = <uint64_t>PyBytes_GET_SIZE(body)
+        self.append_parts(&p, NULL, 1, align8(PSK_FRAME_HEADER_BYTES + p.value_len), None)
+
+    cdef uint64_t fill_entries(
+        self, tuple items, Parts *parts, list pins, key, topic, headers, time
+    ) except 0:
+        cdef uint64_t nbytes = 0
+        cdef Py_ssize_t i = 0
+        for item in items:
+            if type(item) is _Entry:
+                parts_fill(
+                    &parts[i], pins, item[0],
+                    key if item[1] is None else item[1],
+                    topic if item[2] is None else item[2],
+                    headers if item[3] is None else item[3],
+                    time if item[4] is None else item[4],
+                )
+            else:
+                parts_fill(&parts[i], pins, item, key, topic, headers, time)
+            nbytes += align8(PSK_FRAME_HEADER_BYTES + parts_prefix(&parts[i]) + parts[i].value_len)
+            i += 1
+        return nbytes
+
+    def __getitem__(self, seq):
+        cdef uint64_t want, limit, at, head, total = 0
+        cdef SegmentMap m
+        cdef FrameState state
+        if not isinstance(seq, int):
+            raise WrongType(f"log[seq] takes one whole number, not {type(seq).__name__}; for a range use read()")
+        if seq < 1 or seq > 0xFFFFFFFFFFFFFFFF:
+            raise self._no_such_seq(seq)
+        want = seq
+        head = self.head()
+        m = None
+        for candidate in reversed(self._recent):
+            if (<SegmentMap>candidate).base_seq <= want and (
+                (<SegmentMap>candidate).next_seq > want
+                or (not (<SegmentMap>candidate).next_seq and (<SegmentMap>candidate).number == head >> 32)
+            ):
+                m = <SegmentMap>candidate
+                break
+        if m is None:
+            m = self._segment_for(want)
+            if m is None:
+                raise self._no_such_seq(seq)
+            head = self.head()
+        limit = head & OFFSET_MASK if m.number == head >> 32 else m.grown()
+        at = m.seek(self, want, limit)
+        if at < limit and is_event(m.base + at) and psk_get64(m.base + at + PSK_FRAME_SEQ) == want:
+            state = frame_check(m.base + at, limit - at, True, &total)
+            if state != FRAME_GOOD:
+                raise m.damage(at, state, want - 1)
+            return make_event(m, m.base + at)
+        raise self._no_such_seq(seq)

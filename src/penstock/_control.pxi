@@ -1,0 +1,271 @@
+# Control: the shared words, the token lock, waking readers.
+
+cdef class Control:
+    """The mapped control page, and this handle's token in it.
+
+    The write lock, as an algorithm:
+
+    1. The word holds 0, or the token of the handle that holds the lock; its top bit says that
+       somebody sleeps on it.
+    2. To take it: compare-and-swap 0 to the token. If that fails, pause and look again some 200
+       times; then set the top bit and sleep on the word in slices of 10 ms.
+    3. After a slice that nobody ended, ask the kernel whether the holder's byte is still locked. If
+       not, the holder is dead: swap its token for one's own, and mark the log suspect.
+    4. Whoever holds the lock and finds the log suspect, or a reservation left open, repairs first.
+    5. To give it up: exchange for 0; if the top bit was set, wake one sleeper.
+
+    The portable build takes flock(2) on the control file instead and keeps the word only as the
+    sign that a holder died.
+    """
+
+    cdef char *words
+    cdef public int fd
+    cdef public uint32_t token
+    cdef public bint writable
+    cdef uint32_t generation
+    cdef uint32_t pins
+    cdef uint32_t thread_lock
+    cdef bint closing
+
+    def __cinit__(self):
+        self.words = NULL
+        self.fd = -1
+
+    def __init__(self, int fd, bint writable, bint take_token):
+        """Map the control file ``fd``, which this object owns from now on."""
+        cdef void *at
+        cdef int failed
+        self.generation = psk_fork_generation
+        self.fd = fd
+        self.writable = writable
+        if not psk_fd_register(fd):
+            _os.close(fd)
+            self.fd = -1
+            raise MemoryError
+        at = mmap(NULL, PSK_CONTROL_BYTES, PROT_READ | (PROT_WRITE if writable else 0), MAP_SHARED, fd, 0)
+        if at == MAP_FAILED:
+            failed = errno
+            self.release()
+            raise OSError(failed, _os.strerror(failed))
+        self.words = <char *>at
+        madvise(at, PSK_CONTROL_BYTES, MADV_DONTFORK)
+        if take_token:
+            self.token = psk_add32(self.words + PSK_C_NEXT_TOKEN, 1)
+            if self.token == 0 or self.token > PSK_TOKEN_MAX:
+                self.release()
+                raise Busy("control has run out of tokens; close the log in every process once")
+            failed = psk_ofd_lock(fd, PSK_TOKEN_BYTE + self.token)
+            if failed:
+                self.release()
+                raise OSError(failed, _os.strerror(failed))
+
+    def __dealloc__(self):
+        self.release()
+
+    cdef void release(self) noexcept:
+        if self.generation == psk_fork_generation:
+            if self.words != NULL:
+                munmap(self.words, PSK_CONTROL_BYTES)
+            if self.fd >= 0:
+                psk_fd_close(self.fd)
+        self.words = NULL
+        self.fd = -1
+
+    def close(self):
+        """Unmap and close, at once or when the last call that uses it returns."""
+        self.closing = True
+        if self.pins == 0:
+            self.release()
+
+    cdef inline void pin(self) noexcept:
+        self.pins += 1
+
+    cdef inline void unpin(self) noexcept:
+        self.pins -= 1
+        if self.closing and self.pins == 0:
+            self.release()
+
+    @property
+    def inherited(self):
+        """Whether a fork lies between the making of this object and now."""
+        return self.generation != psk_fork_generation
+
+    cdef char *live(self) except NULL:
+        if self.words == NULL or self.generation != psk_fork_generation:
+            raise Closed("the log is closed; open it again")
+        return self.words
+
+    def uuid(self):
+        """The uuid of the log that this is the control of."""
+        return PyBytes_FromStringAndSize(self.live() + PSK_C_UUID, 16)
+
+    def get(self, int at):
+        """The u64 word at offset ``at``."""
+        return psk_load64(self.live() + at)
+
+    def put(self, int at, uint64_t value):
+        """Store the u64 word at offset ``at``, with release."""
+        psk_store64(self.live() + at, value)
+
+    def get32(self, int at):
+        """The u32 word at offset ``at``."""
+        return psk_load32(self.live() + at)
+
+    def put32(self, int at, uint32_t value):
+        """Store the u32 word at offset ``at``, with release."""
+        psk_store32(self.live() + at, value)
+
+    def add(self, int at, uint64_t n=1):
+        """Add to a counter; for statistics, under the write lock."""
+        psk_store64(self.live() + at, psk_load64(self.words + at) + n)
+
+    cdef inline bint lock_try(self) noexcept nogil:
+        if PSK_IS_PORTABLE:
+            return False
+        return psk_cas32(self.words + PSK_C_LOCK, 0, self.token)
+
+    cdef int lock_wait(self, int64_t deadline_ns) noexcept nogil:
+        """Take the lock; OK, TIMED_OUT, or INTERRUPTED every so often. ``deadline_ns`` < 0: none."""
+        if PSK_IS_PORTABLE:
+            return self.lock_wait_portable(deadline_ns)
+        cdef char *word = self.words + PSK_C_LOCK
+        cdef uint32_t seen, holder
+        cdef int64_t slice_ns, now
+        cdef int i, ended
+        for i in range(PSK_LOCK_SPINS):
+            if psk_load32(word) == 0 and psk_cas32(word, 0, self.token):
+                return OK
+            psk_pause()
+        slice_ns = PSK_LOCK_SLICE_NS
+        if deadline_ns >= 0:
+            now = psk_monotonic_ns()
+            if now >= deadline_ns:
+                slice_ns = 0
+            elif deadline_ns - now < slice_ns:
+                slice_ns = deadline_ns - now
+        while True:
+            seen = psk_load32(word)
+            if seen == 0:
+                if psk_cas32(word, 0, self.token | PSK_LOCK_WAITERS):
+                    return OK
+                continue
+            if not seen & PSK_LOCK_WAITERS:
+                if not psk_cas32(word, seen, seen | PSK_LOCK_WAITERS):
+                    continue
+                seen |= PSK_LOCK_WAITERS
+            psk_fail(FP_WAITING)
+            ended = psk_futex_wait(word, seen, slice_ns) if slice_ns else ETIMEDOUT
+            if ended == 0:
+                for i in range(PSK_LOCK_SPINS):
+                    if psk_load32(word) == 0 and psk_cas32(word, 0, self.token | PSK_LOCK_WAITERS):
+                        return OK
+                    psk_pause()
+                continue
+            holder = seen & ~PSK_LOCK_WAITERS
+            if holder != self.token and psk_ofd_held(self.fd, PSK_TOKEN_BYTE + holder) == 0:
+                if psk_cas32(word, seen, self.token | PSK_LOCK_WAITERS):
+                    psk_store32(self.words + PSK_C_SUSPECT, 1)
+                    psk_store64(self.words + PSK_C_TAKEOVERS, psk_load64(self.words + PSK_C_TAKEOVERS) + 1)
+                    psk_fail(FP_TOOK_OVER)
+                    return OK
+                continue
+            if deadline_ns >= 0 and psk_monotonic_ns() >= deadline_ns:
+                return TIMED_OUT
+            return INTERRUPTED
+
+    cdef int lock_wait_portable(self, int64_t deadline_ns) noexcept nogil:
+        cdef int64_t nap_ns = 20000
+        cdef bint mine
+        cdef int i
+        for i in range(64):
+            # Threads of one handle share its open file description, so they queue before flock.
+            mine = psk_cas32(&self.thread_lock, 0, 1)
+            if mine:
+                if flock(self.fd, LOCK_EX | LOCK_NB) == 0:
+                    if psk_load32(self.words + PSK_C_LOCK) != 0:
+                        psk_store32(self.words + PSK_C_SUSPECT, 1)
+                        psk_store64(
+                            self.words + PSK_C_TAKEOVERS, psk_load64(self.words + PSK_C_TAKEOVERS) + 1)
+                        psk_fail(FP_TOOK_OVER)
+                    psk_store32(self.words + PSK_C_LOCK, self.token)
+                    return OK
+                psk_store32(&self.thread_lock, 0)
+            psk_fail(FP_WAITING)
+            if deadline_ns >= 0 and psk_monotonic_ns() >= deadline_ns:
+                return TIMED_OUT
+            psk_sleep_ns(nap_ns)
+            if nap_ns < 1000000:
+                nap_ns *= 2
+        return INTERRUPTED
+
+    cdef inline void unlock(self) noexcept nogil:
+        cdef char *words = self.words
+        cdef uint32_t seen
+        if PSK_IS_PORTABLE:
+            psk_store32(words + PSK_C_LOCK, 0)
+            flock(self.fd, LOCK_UN)
+            psk_store32(&self.thread_lock, 0)
+            return
+        seen = psk_exchange32(words + PSK_C_LOCK, 0)
+        psk_fail(FP_UNLOCKED)
+        if seen & PSK_LOCK_WAITERS:
+            psk_futex_wake(words + PSK_C_LOCK, 1)
+        psk_fence_after_exchange()
+        if psk_load32(words + PSK_C_WAITING):
+            self.wake_readers()
+
+    cdef void wake_readers(self) noexcept nogil:
+        if psk_exchange32(self.words + PSK_C_WAITING, 0):
+            psk_add32(self.words + PSK_C_NOTIFY, 1)
+            psk_futex_wake(self.words + PSK_C_NOTIFY, 0x7FFFFFFF)
+
+    def wake_all(self):
+        """Wake every reader, whether or not one said that it sleeps."""
+        self.live()
+        psk_store32(self.words + PSK_C_WAITING, 1)
+        self.wake_readers()
+
+    def lock(self, timeout=None):
+        """Take the write lock, for work in Python. Raises Busy after ``timeout`` seconds."""
+        cdef int64_t deadline = deadline_after(timeout)
+        cdef int rc
+        self.live()
+        if self.lock_try():
+            return
+        self.pin()
+        try:
+            while True:
+                with nogil:
+                    rc = self.lock_wait(deadline)
+                if rc == OK:
+                    return
+                if rc == TIMED_OUT:
+                    raise Busy(f"another process held the write lock for {timeout} s; try again")
+                PyErr_CheckSignals()
+        finally:
+            self.unpin()
+
+    def unlock_write(self):
+        """Give up the write lock."""
+        self.live()
+        with nogil:
+            self.unlock()
+
+    cdef int wait_change(self, uint32_t seen, int64_t ns, int64_t nap_ns) noexcept nogil:
+        """Sleep until the notify word is no longer ``seen``, at most ``ns``."""
+        if PSK_IS_PORTABLE or not self.writable:
+            psk_sleep_ns(nap_ns if nap_ns < ns else ns)
+            return 0
+        return psk_futex_wait(self.words + PSK_C_NOTIFY, seen, ns)
+
+
+cdef int64_t deadline_after(object timeout) except? -2:
+    cdef double seconds
+    if timeout is None:
+        return -1
+    seconds = timeout
+    if not 0 <= seconds:
+        raise Usage(f"timeout is a number of seconds from 0, or None; not {timeout!r}")
+    if seconds > 1e9:
+        return -1
+    return psk_monotonic_ns() + <int64_t>(seconds * 1e9)

@@ -1,0 +1,255 @@
+"""The compiled part: frames, the token lock, append, batch, seek, scan, wait.
+
+It holds what Python cannot do well and nothing else. Policy (when to roll, what to create, what to
+delete) lives in the Python modules above, which are called through the hooks named ``_...`` on
+:class:`LogCore`. Nothing between taking and giving up the write lock allocates memory, needs the
+GIL or syncs.
+"""
+
+cimport cython
+from cpython.buffer cimport (
+    PyBUF_SIMPLE,
+    Py_buffer,
+    PyBuffer_FillInfo,
+    PyBuffer_Release,
+    PyObject_CheckBuffer,
+    PyObject_GetBuffer,
+)
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from cpython.memoryview cimport PyMemoryView_FromObject
+from cpython.ref cimport PyObject
+from cpython.unicode cimport PyUnicode_CheckExact, PyUnicode_DecodeUTF8
+from libc.errno cimport EINTR, ETIMEDOUT, errno
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy, memset
+
+import datetime as _datetime
+import os as _os
+
+from penstock.errors import (
+    Busy,
+    Closed,
+    Corrupt,
+    Internal,
+    Io,
+    NotFound,
+    Permission,
+    Poisoned,
+    TooLarge,
+    UnsupportedVersion,
+    Usage,
+    WrongType,
+    from_os,
+)
+
+cdef extern from "Python.h":
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+    PyObject *PyTuple_GET_ITEM(object t, Py_ssize_t i)
+
+cdef extern from "<sys/mman.h>" nogil:
+    void *mmap(void *addr, size_t length, int prot, int flags, int fd, int64_t offset)
+    int munmap(void *addr, size_t length)
+    int madvise(void *addr, size_t length, int advice)
+    enum: PROT_READ, PROT_WRITE, MAP_SHARED, MADV_DONTFORK
+    void *MAP_FAILED
+
+cdef extern from "<sys/file.h>" nogil:
+    int flock(int fd, int operation)
+    enum: LOCK_EX, LOCK_NB, LOCK_UN
+
+cdef extern from "_native.h" nogil:
+    const int PSK_IS_PORTABLE
+    enum:
+        PSK_PAGE, PSK_FORMAT_VERSION, PSK_TOPIC_BYTES_MAX, PSK_KEY_BYTES_MAX
+        PSK_HEADERS_BYTES_MAX, PSK_VALUE_BYTES_MAX
+        PSK_FRAME_CRC, PSK_FRAME_SEQ, PSK_FRAME_APPEND_NS, PSK_FRAME_BACK, PSK_FRAME_BATCH_LEFT
+        PSK_FRAME_KEY_LEN, PSK_FRAME_HEADERS_LEN, PSK_FRAME_TOPIC_LEN, PSK_FRAME_KIND
+        PSK_FRAME_FLAGS, PSK_FRAME_HEADER_BYTES, PSK_NO_KEY, PSK_NULL_HEADER
+        PSK_KIND_DATA, PSK_KIND_DELETE, PSK_KIND_ROLL, PSK_KIND_SETTINGS, PSK_KIND_MAX
+        PSK_FLAG_EVENT_TIME, PSK_FLAGS_KNOWN
+        PSK_INDEX_STEP, PSK_INDEX_ENTRY_BYTES
+        PSK_INDEX_ENTRY_OFFSET, PSK_INDEX_ENTRY_SEQ, PSK_INDEX_ENTRY_APPEND_NS
+        PSK_INDEX_ENTRY_EVENT_MIN_NS, PSK_INDEX_ENTRY_EVENT_MAX_NS
+        PSK_TOPICS_BYTES_MAX
+        PSK_CONTROL_BYTES, PSK_C_UUID, PSK_C_LOCK, PSK_C_NEXT_TOKEN, PSK_C_SUSPECT, PSK_C_HEAD, PSK_C_RESERVED
+        PSK_C_NEXT_SEQ, PSK_C_LAST_APPEND_NS, PSK_C_LAST_FRAME, PSK_C_ALLOC_END
+        PSK_C_BLOCK_OFFSET, PSK_C_EVENT_MAX_NS, PSK_C_BLOCK_SEQ, PSK_C_BLOCK_APPEND_NS
+        PSK_C_BLOCK_EVENT_MIN_NS, PSK_C_BLOCK_EVENT_MAX_NS, PSK_C_INDEX_COUNT, PSK_C_FLAGS
+        PSK_C_SETTINGS_POS
+        PSK_C_NOTIFY, PSK_C_WAITING, PSK_C_POISONED, PSK_C_TAKEOVERS
+        PSK_CONTROL_FLAG_MONOTONE, PSK_TOKEN_MAX
+        PSK_POPULATE_AHEAD_BYTES, PSK_POPULATE_CHUNK_BYTES, PSK_GIL_COPY_BYTES_MAX
+        PSK_LOCK_SPINS, PSK_LOCK_SLICE_NS, PSK_WAIT_SLICE_NS
+    const uint32_t PSK_LOCK_WAITERS
+    const uint64_t PSK_TOKEN_BYTE
+    uint32_t psk_load32(const void *p)
+    uint64_t psk_load64(const void *p)
+    void psk_store32(void *p, uint32_t v)
+    void psk_store64(void *p, uint64_t v)
+    uint32_t psk_exchange32(void *p, uint32_t v)
+    uint32_t psk_add32(void *p, uint32_t v)
+    bint psk_cas32(void *p, uint32_t seen, uint32_t v)
+    void psk_release_fence()
+    void psk_full_fence()
+    void psk_fence_after_exchange()
+    void psk_pause()
+    uint16_t psk_get16(const void *p)
+    uint32_t psk_get32(const void *p)
+    uint64_t psk_get64(const void *p)
+    void psk_put32(void *p, uint32_t v)
+    void psk_put64(void *p, uint64_t v)
+    uint64_t psk_now_ns()
+    int64_t psk_monotonic_ns()
+    void psk_sleep_ns(int64_t ns)
+    int psk_crc_hardware
+    uint32_t psk_crc(uint32_t c, const void *p, size_t n)
+    uint32_t psk_crc_soft(uint32_t c, const unsigned char *p, size_t n)
+    uint32_t psk_crc_copy(uint32_t c, void *dst, const void *src, size_t n)
+    int psk_futex_wait(void *word, uint32_t seen, int64_t ns)
+    void psk_futex_wake(void *word, int count)
+    int psk_ofd_lock(int fd, uint64_t byte)
+    int psk_ofd_held(int fd, uint64_t byte)
+    uint32_t psk_fork_generation
+    bint psk_fd_register(int fd)
+    void psk_fd_close(int fd)
+    ctypedef struct psk_filler:
+        pass
+    psk_filler *psk_filler_start()
+    void psk_filler_ask(psk_filler *f, char *start, size_t nbytes)
+    void psk_filler_idle(psk_filler *f)
+    void psk_filler_stop(psk_filler *f)
+    int psk_fail_armed, psk_fail_left, psk_fail_signal
+    void psk_fail(int number)
+    int psk_fallocate(int fd, int mode, int64_t offset, int64_t nbytes)
+    uint64_t psk_fs_magic(int fd)
+    void psk_setup()
+
+psk_setup()
+
+PORTABLE = bool(PSK_IS_PORTABLE)
+CRC_HARDWARE = bool(psk_crc_hardware)
+
+cdef enum:
+    OK = 0
+    REPAIR = 1       # the last holder died, or left a reservation behind
+    ROOM = 2         # the segment is full, or the blocks are not allocated yet
+    REMAP = 3        # the log has rolled since this handle mapped its segment
+    TIMED_OUT = 4
+    INTERRUPTED = 5  # look for signals, then go on waiting
+    POISONED = 6
+
+cdef uint64_t U64_MAX = <uint64_t>-1
+cdef uint64_t OFFSET_MASK = 0xFFFFFFFF
+
+# Fail-points of the compiled paths: number = position here, from 1. Those of the Python paths are
+# named where they stand.
+cdef enum:
+    FP_RESERVED = 1
+    FP_BODY = 2
+    FP_BATCH_BODY = 3
+    FP_COMMIT = 4
+    FP_HEAD = 5
+    FP_WORDS = 6
+    FP_LOCKED = 7
+    FP_UNLOCKED = 8
+    FP_WAITING = 9
+    FP_TOOK_OVER = 10
+    FP_ZERO = 11
+    FP_NAMED = 12
+
+_FAIL_NAMES = (
+    "publish.reserved", "publish.body", "publish.batch_body", "publish.commit", "publish.head",
+    "publish.words", "lock.taken", "lock.given", "lock.waiting", "lock.took_over", "repair.zeroing",
+)
+_fail_name = None
+
+
+def fail_arm(name, int times=1, int signal=9):
+    """Arm one fail-point: passing it the ``times``-th time sends this process ``signal``."""
+    global psk_fail_armed, psk_fail_left, psk_fail_signal, _fail_name
+    psk_fail_left = times
+    psk_fail_signal = signal
+    if name in _FAIL_NAMES:
+        _fail_name = None
+        psk_fail_armed = _FAIL_NAMES.index(name) + 1
+    else:
+        _fail_name = name
+        psk_fail_armed = FP_NAMED
+
+
+def fail_point(name):
+    """A fail-point in Python code."""
+    if psk_fail_armed == FP_NAMED and _fail_name == name:
+        psk_fail(FP_NAMED)
+
+
+def crc32c(data, uint32_t value=0, *, bint hardware=True):
+    """CRC32C of ``data``, continuing from ``value``.
+
+    >>> hex(crc32c(b"123456789"))
+    '0xe3069283'
+    >>> crc32c(b"6789", crc32c(b"12345")) == crc32c(b"123456789")
+    True
+    """
+    cdef Py_buffer view
+    cdef uint32_t c = ~value
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        with nogil:
+            if hardware:
+                c = psk_crc(c, view.buf, <size_t>view.len)
+            else:
+                c = psk_crc_soft(c, <const unsigned char *>view.buf, <size_t>view.len)
+    finally:
+        PyBuffer_Release(&view)
+    return <uint32_t>~c
+
+
+def fork_generation():
+    """How many forks lie between the first process and this one, plus one."""
+    return psk_fork_generation
+
+
+def now_ns():
+    """Wall clock, UTC nanoseconds since 1970."""
+    return psk_now_ns()
+
+
+def fallocate(int fd, int mode, int64_t offset, int64_t nbytes):
+    """fallocate(2); raises OSError."""
+    cdef int failed
+    with nogil:
+        failed = psk_fallocate(fd, mode, offset, nbytes)
+        while failed == EINTR:
+            failed = psk_fallocate(fd, mode, offset, nbytes)
+    if failed:
+        raise OSError(failed, _os.strerror(failed))
+
+
+def own_fd(int fd):
+    """Have ``fd`` closed in children of a fork; ``close_fd`` closes it here."""
+    if not psk_fd_register(fd):
+        raise MemoryError
+
+
+def close_fd(int fd):
+    """Close a descriptor given to ``own_fd``; in a child of a fork it is closed already."""
+    psk_fd_close(fd)
+
+
+def file_system_magic(int fd):
+    """The kernel's number for the type of the file system that holds ``fd``."""
+    return psk_fs_magic(fd)
+
+
+cdef inline uint64_t align8(uint64_t n) noexcept nogil:
+    return (n + 7) & ~<uint64_t>7
+
+include "_frame.pxi"
+include "_control.pxi"
+include "_segment.pxi"
+include "_append.pxi"
+include "_cursor.pxi"

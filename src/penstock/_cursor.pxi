@@ -1,0 +1,354 @@
+# Reading: Cursor, a lock-free position that moves over events and can wait for more.
+
+cdef class Cursor:
+    """A lock-free position in a log that moves over events. :class:`penstock.Reader` is its face.
+
+    A reader never passes ``head`` and checks each frame's bounds and checksum before it hands the
+    event out, so it returns only what a writer committed.
+    """
+
+    cdef readonly LogCore log
+    cdef SegmentMap map
+    cdef const char *base
+    cdef uint64_t at          # forward: the next frame; reverse: the frame to hand out next, 0 none
+    cdef uint64_t limit       # forward: end of what is known to be published in this segment
+    cdef uint64_t next        # seq of the event expected next; reverse: one above it
+    cdef uint64_t stop        # forward: seq that is not handed out any more; reverse: lowest one that is
+    cdef uint64_t since_ns, until_ns
+    cdef bytes topic, key
+    cdef uint64_t block       # index entry of the block that `at` stands in, for skipping by time
+    cdef uint64_t block_end
+    cdef bint reverse, check, filtered, timed, ended, follows, crossing
+    cdef int64_t spin_ns
+    cdef public object timeout
+
+    def __init__(
+        self, LogCore log, uint64_t start, uint64_t stop, *, bint reverse=False, bint check=True,
+        topic=None, key=None, since_ns=None, until_ns=None, bint follows=False, timeout=None, spin=0.0,
+    ):
+        self.log = log
+        self.next = start
+        self.stop = stop
+        self.reverse = reverse
+        self.check = check
+        self.topic = topic
+        self.key = key
+        self.since_ns = since_ns or 0
+        self.until_ns = U64_MAX if until_ns is None else until_ns
+        self.timed = since_ns is not None or until_ns is not None
+        self.filtered = self.timed or topic is not None or key is not None
+        self.follows = follows
+        self.timeout = timeout
+        self.spin_ns = -1 if spin > 1e6 else <int64_t>(spin * 1e9)
+        if timeout is not None:
+            deadline_after(timeout)
+
+    def __iter__(self):
+        return self
+
+    @property
+    def position(self):
+        """Forward: seq of the event that comes next. In reverse: one above it."""
+        return self.next
+
+    cdef bint matches(self, const char *p) noexcept:
+        cdef uint64_t ns
+        cdef uint16_t n
+        cdef const char *at
+        if self.timed:
+            ns = frame_event_ns(p)
+            if ns < self.since_ns or ns >= self.until_ns:
+                return False
+        at = frame_topic(p)
+        n = psk_get16(p + PSK_FRAME_TOPIC_LEN)
+        if self.topic is not None and (
+            n != PyBytes_GET_SIZE(self.topic) or memcmp(at, PyBytes_AS_STRING(self.topic), n) != 0
+        ):
+            return False
+        if self.key is not None:
+            at += n + psk_get16(p + PSK_FRAME_HEADERS_LEN)
+            n = psk_get16(p + PSK_FRAME_KEY_LEN)
+            if n != PyBytes_GET_SIZE(self.key) or memcmp(at, PyBytes_AS_STRING(self.key), n) != 0:
+                return False
+        return True
+
+    cdef int enter(self, SegmentMap m, uint64_t at, uint64_t limit) except -1:
+        self.map = m
+        self.base = m.base
+        self.at = at
+        self.limit = limit
+        self.crossing = False
+        self.block = 0
+        self.block_end = 0
+        return 0
+
+    cdef bint locate(self) except -1:
+        """Find the place of the first event to hand out; False if there is none (yet)."""
+        cdef SegmentMap m
+        cdef uint64_t limit, head
+        m = self.log._segment_for(self.next)
+        if m is None:
+            return False
+        head = self.log.head()
+        limit = head & OFFSET_MASK if m.number == head >> 32 else m.grown()
+        self.enter(m, m.seek(self.log, self.next, limit), limit)
+        return True
+
+    cdef bint refresh(self) except -1:
+        """Look whether more was published behind ``limit``."""
+        cdef uint64_t head = self.log.head()
+        cdef uint64_t number = head >> 32, end
+        if self.map is None:
+            return self.locate()
+        if number == self.map.number:
+            end = head & OFFSET_MASK
+            if end > self.limit and end <= self.map.mapped:
+                self.limit = end
+                return True
+            return False
+        if number < self.map.number:
+            return False
+        if not self.crossing:
+            self.crossing = True
+            end = self.map.grown()
+            if end > self.limit:
+                self.limit = end
+                return True
+        raise Corrupt(
+            f"{self.map.path}: ends at offset {self.at} without leading to the next segment, "
+            f"behind seq {self.next - 1}; run verify",
+            path=str(self.map.path), offset=self.at, seq=self.next - 1,
+        )
+
+    cdef int cross(self, uint64_t base_seq) except -1:
+        """Go on in the segment that begins with ``base_seq``."""
+        cdef SegmentMap m
+        m = self.log._segment_at(base_seq)
+        while self.filtered and base_seq < self.stop and self.log._has_none(
+            m, self.topic, self.since_ns, self.until_ns
+        ):
+            base_seq = m.next_seq
+            m = self.log._segment_at(base_seq)
+        self.next = base_seq
+        self.enter(m, m.data_offset, m.data_offset)
+        return 0
+
+    cdef int skip_blocks(self) except -1:
+        """Jump over index blocks that hold no event of the time that was asked for."""
+        cdef uint64_t count = 0, low, high, middle, to
+        cdef char *index = self.map.index_for(self.log, &count)
+        cdef char *entry
+        if self.block_end == 0:  # new in this segment: find the block of `at`
+            low = 0
+            high = count
+            while low < high:
+                middle = (low + high) >> 1
+                if psk_get64(index + middle * PSK_INDEX_ENTRY_BYTES) <= self.at:
+                    low = middle + 1
+                else:
+                    high = middle
+            self.block = low - 1 if low else 0
+        to = self.at
+        while self.block < count:
+            entry = index + self.block * PSK_INDEX_ENTRY_BYTES
+            if self.block + 1 < count:
+                self.block_end = psk_get64(entry + PSK_INDEX_ENTRY_BYTES)
+            else:
+                self.block_end = U64_MAX
+                break
+            if psk_get64(entry + PSK_INDEX_ENTRY_EVENT_MAX_NS) >= self.since_ns and (
+                psk_get64(entry + PSK_INDEX_ENTRY_EVENT_MIN_NS) < self.until_ns
+            ):
+                break
+            self.block += 1
+            to = self.block_end
+        else:
+            self.block_end = U64_MAX
+        if to > self.at:
+            if to > self.limit or to % 8 or to < self.map.data_offset:
+                raise self.map.damage(to, FRAME_LENGTH)
+            self.at = to
+            self.next = psk_get64(index + self.block * PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_SEQ)
+        return 0
+
+    cdef Event forward(self):
+        """The next event, or None where nothing more is published."""
+        cdef const char *p
+        cdef uint64_t total = 0, seq
+        cdef FrameState state
+        while True:
+            while self.at < self.limit:
+                if self.timed and self.at >= self.block_end:
+                    self.skip_blocks()
+                p = self.base + self.at
+                state = frame_check(p, self.limit - self.at, self.check, &total)
+                if state != FRAME_GOOD:
+                    raise self.map.damage(self.at, state, self.next - 1)
+                seq = psk_get64(p + PSK_FRAME_SEQ)
+                if is_event(p):
+                    if seq != self.next and (seq < self.next or not self.map.generation):
+                        raise self.map.damage(self.at, FRAME_ORDER, self.next - 1)
+                    if seq >= self.stop:
+                        self.ended = True
+                        return None
+                    self.at += total
+                    self.next = seq + 1
+                    if not self.filtered or self.matches(p):
+                        return make_event(self.map, p)
+                elif p[PSK_FRAME_KIND] == PSK_KIND_ROLL:
+                    self.cross(seq)
+                else:
+                    self.at += total
+                if self.next >= self.stop:
+                    break
+            if self.next >= self.stop:
+                self.ended = True
+                return None
+            if not self.refresh():
+                return None
+
+    cdef Event backward(self):
+        """The event before the last one handed out, or None at the beginning."""
+        cdef const char *p
+        cdef uint64_t total = 0, seq, limit, head
+        cdef SegmentMap m
+        cdef FrameState state
+        if self.map is None:
+            if self.next <= self.stop:
+                self.ended = True
+                return None
+            m = self.log._segment_for(self.next - 1)
+            if m is None:
+                self.ended = True
+                return None
+            head = self.log.head()
+            limit = head & OFFSET_MASK if m.number == head >> 32 else m.grown()
+            self.enter(m, m.seek(self.log, self.next, limit), limit)
+            self.at = m.last_offset(self.log, limit) if self.at == limit else m.step_back(self.at)
+        while True:
+            while self.at == 0:
+                m = self.log._segment_before(self.map)
+                if m is None:
+                    self.ended = True
+                    return None
+                self.enter(m, 0, m.grown())
+                self.at = m.last_offset(self.log, self.limit)
+            p = self.base + self.at
+            state = frame_check(p, self.limit - self.at, self.check, &total)
+            if state != FRAME_GOOD:
+                raise self.map.damage(self.at, state, None)
+            if is_event(p):
+                seq = psk_get64(p + PSK_FRAME_SEQ)
+                if seq < self.stop:
+                    self.ended = True
+                    return None
+                if seq < self.next:
+                    self.next = seq
+                    self.at = self.map.step_back(self.at)
+                    if not self.filtered or self.matches(p):
+                        return make_event(self.map, p)
+                    continue
+            self.at = self.map.step_back(self.at)
+
+    cdef Event step(self):
+        if self.log._closed:
+            raise self.log._closed_error()
+        if self.ended:
+            return None
+        return self.backward() if self.reverse else self.forward()
+
+    def __next__(self):
+        cdef Event event = self.step()
+        cdef int64_t deadline
+        if event is None and self.follows and not self.ended:
+            deadline = -1 if self.timeout is None else deadline_after(self.timeout)
+            while event is None and not self.ended and self.wait_until(deadline):
+                event = self.step()
+        if event is None:
+            raise StopIteration
+        return event
+
+    def take(self, Py_ssize_t count):
+        """Up to ``count`` events that are there now, as a list; it never waits."""
+        cdef list events = []
+        cdef Event event
+        while len(events) < count:
+            event = self.step()
+            if event is None:
+                break
+            events.append(event)
+        return events
+
+    def wait(self, timeout=None):
+        """Wait until something new was published behind this position; False if time is up."""
+        return self.wait_until(deadline_after(timeout))
+
+    cdef bint has_more(self) except -1:
+        cdef uint64_t head = self.log.head()
+        if self.map is None:
+            return self.log._next_seq() > self.next
+        return head >> 32 > self.map.number or (
+            head >> 32 == self.map.number and (head & OFFSET_MASK) > self.at)
+
+    cdef bint wait_until(self, int64_t deadline) except -1:
+        """Sleep until there is more to read. The order of loads and stores is the point:
+
+        1. Load the notify word. 2. Look for data. 3. Set ``waiting``. 4. Full fence. 5. Look again.
+        6. Sleep while the notify word is what it was in 1.
+        """
+        cdef Control control
+        cdef char *words
+        cdef uint32_t seen
+        cdef uint64_t head
+        cdef int64_t left, began, nap_ns = 100000
+        cdef int i
+        while True:
+            if self.log._closed:
+                raise self.log._closed_error()
+            if self.log.fork_generation != psk_fork_generation:
+                self.log._after_fork()
+            words = self.log.words_or_null()
+            control = self.log._control
+            if words == NULL:
+                self.log._look_again()
+                if self.has_more():
+                    return True
+                if deadline >= 0 and psk_monotonic_ns() >= deadline:
+                    return False
+                with nogil:
+                    psk_sleep_ns(nap_ns)
+            else:
+                seen = psk_load32(words + PSK_C_NOTIFY)
+                if self.has_more():
+                    return True
+                head = psk_load64(words + PSK_C_HEAD)
+                control.pin()
+                try:
+                    with nogil:
+                        if self.spin_ns:
+                            began = psk_monotonic_ns()
+                            while psk_load64(words + PSK_C_HEAD) == head:
+                                for i in range(32):
+                                    psk_pause()
+                                left = psk_monotonic_ns()
+                                if (0 <= self.spin_ns < left - began) or (0 <= deadline <= left) or (
+                                    left - began > 50000000
+                                ):
+                                    break
+                        if self.spin_ns >= 0 and psk_load64(words + PSK_C_HEAD) == head:
+                            if control.writable:
+                                psk_store32(words + PSK_C_WAITING, 1)
+                                psk_full_fence()
+                            left = PSK_WAIT_SLICE_NS
+                            if deadline >= 0 and deadline - psk_monotonic_ns() < left:
+                                left = deadline - psk_monotonic_ns()
+                            if left > 0 and psk_load64(words + PSK_C_HEAD) == head:
+                                control.wait_change(seen, left, nap_ns)
+                finally:
+                    control.unpin()
+                if deadline >= 0 and psk_monotonic_ns() >= deadline:
+                    PyErr_CheckSignals()
+                    return self.has_more()
+            PyErr_CheckSignals()
+            if nap_ns < 5000000:
+                nap_ns = nap_ns * 10 if nap_ns < 1000000 else 5000000

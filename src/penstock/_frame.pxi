@@ -1,0 +1,350 @@
+# Frames: writing one, checking one, and Event, the view of one that users get.
+
+cdef struct Parts:
+    # One event as the caller gave it: pointers into pinned memory, lengths known.
+    const char *value
+    const char *topic
+    const char *headers
+    const char *key
+    uint64_t value_len
+    uint64_t event_ns
+    uint16_t topic_len
+    uint16_t headers_len
+    uint16_t key_len
+    uint8_t kind
+    uint8_t flags
+
+
+cdef struct Span:
+    const char *start
+    uint64_t length
+
+
+cdef inline uint64_t parts_prefix(const Parts *p) noexcept nogil:
+    cdef uint64_t n = <uint64_t>p.topic_len + p.headers_len
+    if p.key_len != PSK_NO_KEY:
+        n += p.key_len
+    if p.flags & PSK_FLAG_EVENT_TIME:
+        n += 8
+    return n
+
+
+cdef inline uint64_t frame_write(
+    char *dst, const Parts *p, const char *value, uint64_t value_len, uint64_t prefix,
+    uint64_t seq, uint64_t append_ns, uint32_t back, uint32_t left,
+) noexcept nogil:
+    """Write all of a frame but its commit word; return the frame's length."""
+    cdef uint64_t body = prefix + value_len
+    cdef uint64_t total = align8(PSK_FRAME_HEADER_BYTES + body)
+    cdef char *at = dst + PSK_FRAME_HEADER_BYTES
+    cdef uint32_t crc
+    psk_put64(dst + total - 8, 0)
+    psk_put64(dst + PSK_FRAME_SEQ, seq)
+    psk_put64(dst + PSK_FRAME_APPEND_NS, append_ns)
+    psk_put64(dst + PSK_FRAME_BACK, <uint64_t>back | (<uint64_t>left << 32))
+    psk_put64(
+        dst + PSK_FRAME_KEY_LEN,
+        <uint64_t>p.key_len | (<uint64_t>p.headers_len << 16) | (<uint64_t>p.topic_len << 32)
+        | (<uint64_t>p.kind << 48) | (<uint64_t>p.flags << 56),
+    )
+    if prefix:
+        if p.flags & PSK_FLAG_EVENT_TIME:
+            psk_put64(at, p.event_ns)
+            at += 8
+        if p.topic_len:
+            memcpy(at, p.topic, p.topic_len)
+            at += p.topic_len
+        if p.headers_len:
+            memcpy(at, p.headers, p.headers_len)
+            at += p.headers_len
+        if p.key_len != PSK_NO_KEY and p.key_len:
+            memcpy(at, p.key, p.key_len)
+            at += p.key_len
+    if value_len <= 8192:
+        memcpy(at, value, value_len)
+        crc = psk_crc(0xFFFFFFFF, dst + PSK_FRAME_SEQ, PSK_FRAME_HEADER_BYTES - PSK_FRAME_SEQ + body)
+    else:
+        crc = psk_crc(0xFFFFFFFF, dst + PSK_FRAME_SEQ, PSK_FRAME_HEADER_BYTES - PSK_FRAME_SEQ + prefix)
+        crc = psk_crc_copy(crc, at, value, value_len)
+    psk_put32(dst + PSK_FRAME_CRC, ~crc)
+    return total
+
+
+cdef enum FrameState:
+    FRAME_GOOD = 0
+    FRAME_ZERO = 1     # commit is 0: not published
+    FRAME_LENGTH = 2   # runs past its bound, or its parts do not fit its body
+    FRAME_CRC = 3
+    FRAME_KIND = 4     # intact, but of a kind or with flags that this version does not know
+    FRAME_ORDER = 5    # intact, but not the frame that belongs here
+
+
+cdef inline FrameState frame_check(
+    const char *p, uint64_t room, bint check_crc, uint64_t *total
+) noexcept nogil:
+    """Is there a whole frame in the ``room`` bytes at ``p``? Sets its length if so."""
+    cdef uint32_t commit
+    cdef uint64_t body, parts
+    cdef uint16_t key_len
+    cdef uint8_t kind, flags
+    if room < PSK_FRAME_HEADER_BYTES:
+        return FRAME_LENGTH
+    commit = psk_load32(p)
+    if commit == 0:
+        return FRAME_ZERO
+    body = commit - 1
+    total[0] = align8(PSK_FRAME_HEADER_BYTES + body)
+    if total[0] > room:
+        return FRAME_LENGTH
+    if check_crc and psk_get32(p + PSK_FRAME_CRC) != <uint32_t>~psk_crc(
+        0xFFFFFFFF, p + PSK_FRAME_SEQ, PSK_FRAME_HEADER_BYTES - PSK_FRAME_SEQ + body
+    ):
+        return FRAME_CRC
+    kind = <uint8_t>p[PSK_FRAME_KIND]
+    flags = <uint8_t>p[PSK_FRAME_FLAGS]
+    if kind == 0 or kind > PSK_KIND_MAX or flags & ~PSK_FLAGS_KNOWN:
+        return FRAME_KIND
+    key_len = psk_get16(p + PSK_FRAME_KEY_LEN)
+    parts = <uint64_t>psk_get16(p + PSK_FRAME_HEADERS_LEN) + psk_get16(p + PSK_FRAME_TOPIC_LEN)
+    if key_len != PSK_NO_KEY:
+        parts += key_len
+    if flags & PSK_FLAG_EVENT_TIME:
+        parts += 8
+    if parts > body:
+        return FRAME_LENGTH
+    return FRAME_GOOD
+
+
+cdef inline bint is_event(const char *p) noexcept nogil:
+    return p[PSK_FRAME_KIND] == PSK_KIND_DATA or p[PSK_FRAME_KIND] == PSK_KIND_DELETE
+
+
+cdef inline uint64_t frame_event_ns(const char *p) noexcept nogil:
+    if p[PSK_FRAME_FLAGS] & PSK_FLAG_EVENT_TIME:
+        return psk_get64(p + PSK_FRAME_HEADER_BYTES)
+    return psk_get64(p + PSK_FRAME_APPEND_NS)
+
+
+cdef inline const char *frame_topic(const char *p) noexcept nogil:
+    if p[PSK_FRAME_FLAGS] & PSK_FLAG_EVENT_TIME:
+        return p + PSK_FRAME_HEADER_BYTES + 8
+    return p + PSK_FRAME_HEADER_BYTES
+
+
+_EPOCH = _datetime.datetime(1970, 1, 1, tzinfo=_datetime.timezone.utc)
+
+
+@cython.freelist(256)
+@cython.final
+cdef class Event:
+    """One event, read from the log.
+
+    It points at the frame and decodes a field when asked for it. It stays valid after the log is
+    closed and after the segment is deleted.
+    """
+
+    cdef object owner
+    cdef const char *p
+
+    def __init__(self):
+        raise WrongType("an Event comes from a log; to append one use log.append or penstock.Entry")
+
+    @property
+    def seq(self):
+        """The event's number in its log, from 1."""
+        return psk_get64(self.p + PSK_FRAME_SEQ)
+
+    @property
+    def append_ns(self):
+        """When the log took it: UTC nanoseconds since 1970, never going back within a log."""
+        return psk_get64(self.p + PSK_FRAME_APPEND_NS)
+
+    @property
+    def time_ns(self):
+        """The time that the caller gave with the event, else ``append_ns``."""
+        return frame_event_ns(self.p)
+
+    @property
+    def time(self):
+        """``time_ns`` as an aware datetime, rounded down to microseconds."""
+        cdef uint64_t us = frame_event_ns(self.p) // 1000
+        return _EPOCH + _datetime.timedelta(seconds=us // 1000000, microseconds=us % 1000000)
+
+    @property
+    def topic(self):
+        """The topic; an empty string if none was given."""
+        cdef uint16_t n = psk_get16(self.p + PSK_FRAME_TOPIC_LEN)
+        if n == 0:
+            return ""
+        try:
+            return PyUnicode_DecodeUTF8(frame_topic(self.p), n, NULL)
+        except UnicodeDecodeError as error:
+            raise Corrupt(f"seq {self.seq}: the topic is not UTF-8: {error}", seq=self.seq) from None
+
+    @property
+    def key(self):
+        """The key as bytes, or None. An empty key is a key."""
+        cdef uint16_t n = psk_get16(self.p + PSK_FRAME_KEY_LEN)
+        if n == PSK_NO_KEY:
+            return None
+        return PyBytes_FromStringAndSize(self.key_start(), n)
+
+    @property
+    def value(self):
+        """The value as bytes; None if the event deletes its key."""
+        cdef uint64_t n
+        cdef const char *at = self.value_start(&n)
+        if self.p[PSK_FRAME_KIND] == PSK_KIND_DELETE:
+            return None
+        return PyBytes_FromStringAndSize(at, <Py_ssize_t>n)
+
+    @property
+    def view(self):
+        """The value as a read-only memoryview of the log's own bytes, without a copy."""
+        return PyMemoryView_FromObject(self)
+
+    @property
+    def headers(self):
+        """The headers as a tuple of ``(name, value)`` pairs, in order; a value may be None."""
+        cdef uint16_t n = psk_get16(self.p + PSK_FRAME_HEADERS_LEN)
+        if n == 0:
+            return ()
+        return decode_headers(frame_topic(self.p) + psk_get16(self.p + PSK_FRAME_TOPIC_LEN), n, self.seq)
+
+    @property
+    def deletes(self):
+        """Whether the event deletes its key."""
+        return self.p[PSK_FRAME_KIND] == PSK_KIND_DELETE
+
+    @property
+    def batch_left(self):
+        """How many frames of the same atomic batch follow this one."""
+        return psk_get32(self.p + PSK_FRAME_BATCH_LEFT)
+
+    cdef inline const char *key_start(self) noexcept:
+        return (
+            frame_topic(self.p)
+            + psk_get16(self.p + PSK_FRAME_TOPIC_LEN)
+            + psk_get16(self.p + PSK_FRAME_HEADERS_LEN)
+        )
+
+    cdef inline const char *value_start(self, uint64_t *n) noexcept:
+        cdef const char *at = self.key_start()
+        cdef uint16_t key_len = psk_get16(self.p + PSK_FRAME_KEY_LEN)
+        if key_len != PSK_NO_KEY:
+            at += key_len
+        n[0] = <uint64_t>(psk_get32(self.p) - 1) - <uint64_t>(at - self.p - PSK_FRAME_HEADER_BYTES)
+        return at
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        cdef uint64_t n
+        cdef const char *at = self.value_start(&n)
+        PyBuffer_FillInfo(buffer, self, <void *>at, <Py_ssize_t>n, 1, flags)
+
+    def __eq__(self, other):
+        if not isinstance(other, Event):
+            return NotImplemented
+        cdef Event o = <Event>other
+        cdef uint64_t n = PSK_FRAME_HEADER_BYTES + psk_get32(self.p) - 1
+        return psk_get32(self.p) == psk_get32(o.p) and memcmp(
+            self.p + PSK_FRAME_SEQ, o.p + PSK_FRAME_SEQ, n - PSK_FRAME_SEQ) == 0
+
+    def __hash__(self):
+        return hash((self.seq, psk_get32(self.p + PSK_FRAME_CRC)))
+
+    def __repr__(self):
+        value = self.value
+        if value is not None and len(value) > 40:
+            value = value[:40] + b"..."
+        parts = [f"seq={self.seq}"]
+        if self.topic:
+            parts.append(f"topic={self.topic!r}")
+        if self.key is not None:
+            parts.append(f"key={self.key!r}")
+        parts.append(f"value={value!r}")
+        return f"Event({', '.join(parts)})"
+
+    def __reduce__(self):
+        cdef uint64_t n = PSK_FRAME_HEADER_BYTES + psk_get32(self.p) - 1
+        return event_from_frame, (PyBytes_FromStringAndSize(self.p, <Py_ssize_t>n),)
+
+
+cdef inline Event make_event(object owner, const char *p):
+    cdef Event e = Event.__new__(Event)
+    e.owner = owner
+    e.p = p
+    return e
+
+
+def event_from_frame(frame):
+    """The event in ``frame``, the bytes of one whole frame; how events are unpickled."""
+    cdef uint64_t total = 0
+    cdef FrameState state
+    if not PyBytes_CheckExact(frame):
+        raise WrongType(f"a frame is bytes, not {type(frame).__name__}")
+    padded = frame + bytes(-len(frame) % 8)
+    state = frame_check(PyBytes_AS_STRING(padded), <uint64_t>PyBytes_GET_SIZE(padded), True, &total)
+    if state != FRAME_GOOD or not is_event(PyBytes_AS_STRING(padded)):
+        raise Corrupt("these bytes are not the frame of an event")
+    return make_event(padded, PyBytes_AS_STRING(padded))
+
+
+cdef object decode_headers(const char *at, uint16_t n, object seq):
+    cdef uint32_t left = n
+    cdef uint16_t name_len, value_len
+    cdef uint32_t value_bytes
+    pairs = []
+    while left:
+        if left < 4:
+            raise Corrupt(f"seq {seq}: the headers end in the middle of a pair", seq=seq)
+        name_len = psk_get16(at)
+        value_len = psk_get16(at + 2)
+        value_bytes = 0 if value_len == PSK_NULL_HEADER else value_len
+        if <uint32_t>4 + name_len + value_bytes > left:
+            raise Corrupt(f"seq {seq}: a header runs past the headers' end", seq=seq)
+        try:
+            name = PyUnicode_DecodeUTF8(at + 4, name_len, NULL)
+        except UnicodeDecodeError as error:
+            raise Corrupt(f"seq {seq}: a header's name is not UTF-8: {error}", seq=seq) from None
+        value = None
+        if value_len != PSK_NULL_HEADER:
+            value = PyBytes_FromStringAndSize(at + 4 + name_len, value_len)
+        pairs.append((name, value))
+        at += 4 + name_len + value_bytes
+        left -= 4 + name_len + value_bytes
+    return tuple(pairs)
+
+
+def encode_headers(headers):
+    """The bytes of headers given as a mapping or as pairs of ``(str, bytes or None)``."""
+    if hasattr(headers, "items"):
+        headers = headers.items()
+    out = bytearray()
+    try:
+        for name, value in headers:
+            if not isinstance(name, str):
+                raise WrongType(f"a header's name is str, not {type(name).__name__}")
+            if value is not None and not isinstance(value, (bytes, bytearray, memoryview)):
+                raise WrongType(
+                    f"the value of header {name!r} is bytes or None, not {type(value).__name__}"
+                )
+            raw = name.encode()
+            data = b"" if value is None else bytes(value)
+            if len(raw) + len(data) + 4 > PSK_HEADERS_BYTES_MAX:
+                raise TooLarge(
+                    f"header {name[:40]!r} takes {len(raw) + len(data) + 4} bytes; "
+                    f"all headers together take at most {PSK_HEADERS_BYTES_MAX}"
+                )
+            out += len(raw).to_bytes(2, "little")
+            out += (PSK_NULL_HEADER if value is None else len(data)).to_bytes(2, "little")
+            out += raw
+            out += data
+    except UnicodeEncodeError as error:
+        raise Usage(f"a header's name cannot be written as UTF-8: {error}") from None
+    except (TypeError, ValueError) as error:
+        if isinstance(error, Usage):
+            raise
+        raise WrongType(f"headers are a mapping or pairs of (str, bytes or None): {error}") from None
+    if len(out) > PSK_HEADERS_BYTES_MAX:
+        raise TooLarge(f"headers take {len(out)} bytes; at most {PSK_HEADERS_BYTES_MAX}")
+    return bytes(out)

@@ -1,0 +1,455 @@
+/* What Cython cannot say: atomics, CRC32C, futex, locks of open file descriptions, the fork
+ * registry, the thread that populates pages, and fail-points. No policy, and no Python object. */
+#ifndef PENSTOCK_NATIVE_H
+#define PENSTOCK_NATIVE_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "_layout.h"
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "Penstock stores little-endian words and is built for little-endian machines only"
+#endif
+
+#if defined(__x86_64__)
+#include <nmmintrin.h>
+#define PSK_X86 1
+#elif defined(__aarch64__)
+#include <arm_acle.h>
+#include <sys/auxv.h>
+#define PSK_ARM 1
+#endif
+
+#ifdef PENSTOCK_PORTABLE
+#define PSK_IS_PORTABLE 1
+#else
+#define PSK_IS_PORTABLE 0
+#endif
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+#define PSK_LIKELY(x) __builtin_expect(!!(x), 1)
+#define PSK_UNLIKELY(x) __builtin_expect(!!(x), 0)
+
+/* ---- atomics -------------------------------------------------------------------------------- */
+
+static inline uint32_t psk_load32(const void *p) { return __atomic_load_n((const uint32_t *)p, __ATOMIC_ACQUIRE); }
+static inline uint64_t psk_load64(const void *p) { return __atomic_load_n((const uint64_t *)p, __ATOMIC_ACQUIRE); }
+static inline void psk_store32(void *p, uint32_t v) { __atomic_store_n((uint32_t *)p, v, __ATOMIC_RELEASE); }
+static inline void psk_store64(void *p, uint64_t v) { __atomic_store_n((uint64_t *)p, v, __ATOMIC_RELEASE); }
+static inline uint32_t psk_exchange32(void *p, uint32_t v) { return __atomic_exchange_n((uint32_t *)p, v, __ATOMIC_SEQ_CST); }
+static inline uint32_t psk_add32(void *p, uint32_t v) { return __atomic_fetch_add((uint32_t *)p, v, __ATOMIC_SEQ_CST); }
+static inline int psk_cas32(void *p, uint32_t seen, uint32_t v) {
+    return __atomic_compare_exchange_n((uint32_t *)p, &seen, v, 0, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
+}
+static inline void psk_release_fence(void) { __atomic_thread_fence(__ATOMIC_RELEASE); }
+static inline void psk_full_fence(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+
+/* The full fence between giving up the lock (an exchange) and looking at the waiting flag: on x86
+ * the exchange is one already. */
+static inline void psk_fence_after_exchange(void) {
+#ifdef PSK_X86
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+#else
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+#endif
+}
+
+static inline void psk_pause(void) {
+#if defined(PSK_X86)
+    _mm_pause();
+#elif defined(PSK_ARM)
+    __asm__ __volatile__("isb" ::: "memory");
+#endif
+}
+
+/* Plain words of a frame or page; memcpy keeps the compiler honest about alignment and aliasing. */
+static inline uint16_t psk_get16(const void *p) { uint16_t v; memcpy(&v, p, 2); return v; }
+static inline uint32_t psk_get32(const void *p) { uint32_t v; memcpy(&v, p, 4); return v; }
+static inline uint64_t psk_get64(const void *p) { uint64_t v; memcpy(&v, p, 8); return v; }
+static inline void psk_put16(void *p, uint16_t v) { memcpy(p, &v, 2); }
+static inline void psk_put32(void *p, uint32_t v) { memcpy(p, &v, 4); }
+static inline void psk_put64(void *p, uint64_t v) { memcpy(p, &v, 8); }
+
+static inline uint64_t psk_now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static inline int64_t psk_monotonic_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static inline void psk_sleep_ns(int64_t ns) {
+    struct timespec t = {ns / 1000000000, ns % 1000000000};
+    nanosleep(&t, NULL);
+}
+
+/* ---- CRC32C (Castagnoli, reflected, polynomial 0x82f63b78) ------------------------------------
+ *
+ * The state `c` below is the raw register: start with ~0, end with ~. Long inputs run three
+ * registers side by side over adjacent blocks of a fixed length, because one step of the hardware
+ * instruction waits three cycles for the step before it; the registers are then joined by the
+ * linear map "append that many zero bytes", kept as four tables per length. */
+
+static uint32_t psk_crc_table[8][256];
+static uint32_t psk_zeros_long[4][256];
+static uint32_t psk_zeros_short[4][256];
+static int psk_crc_hardware; /* 0 = tables, 1 = instruction */
+
+static inline uint32_t psk_crc_soft(uint32_t c, const unsigned char *p, size_t n) {
+    while (n && ((uintptr_t)p & 7)) {
+        c = psk_crc_table[0][(c ^ *p++) & 255] ^ (c >> 8);
+        n--;
+    }
+    while (n >= 8) {
+        uint64_t w = psk_get64(p) ^ c;
+        c = psk_crc_table[7][w & 255] ^ psk_crc_table[6][(w >> 8) & 255] ^ psk_crc_table[5][(w >> 16) & 255] ^
+            psk_crc_table[4][(w >> 24) & 255] ^ psk_crc_table[3][(w >> 32) & 255] ^
+            psk_crc_table[2][(w >> 40) & 255] ^ psk_crc_table[1][(w >> 48) & 255] ^ psk_crc_table[0][w >> 56];
+        p += 8;
+        n -= 8;
+    }
+    while (n--) c = psk_crc_table[0][(c ^ *p++) & 255] ^ (c >> 8);
+    return c;
+}
+
+static inline uint32_t psk_crc_zeros(uint32_t t[4][256], uint32_t c) {
+    return t[0][c & 255] ^ t[1][(c >> 8) & 255] ^ t[2][(c >> 16) & 255] ^ t[3][c >> 24];
+}
+
+#if defined(PSK_X86)
+#define PSK_CRC_TARGET __attribute__((target("sse4.2")))
+#define PSK_CRC64(c, w) ((uint32_t)_mm_crc32_u64((c), (w)))
+#define PSK_CRC32(c, w) _mm_crc32_u32((c), (w))
+#define PSK_CRC16(c, w) _mm_crc32_u16((c), (w))
+#define PSK_CRC8(c, w) _mm_crc32_u8((c), (w))
+#elif defined(PSK_ARM)
+#define PSK_CRC_TARGET __attribute__((target("+crc")))
+#define PSK_CRC64(c, w) __crc32cd((c), (w))
+#define PSK_CRC32(c, w) __crc32cw((c), (w))
+#define PSK_CRC16(c, w) __crc32ch((c), (w))
+#define PSK_CRC8(c, w) __crc32cb((c), (w))
+#endif
+
+#ifdef PSK_CRC_TARGET
+PSK_CRC_TARGET static inline uint32_t psk_crc_three(uint32_t c, const unsigned char *p, size_t block,
+                                                    uint32_t zeros[4][256]) {
+    uint32_t c1 = 0, c2 = 0;
+    for (size_t i = 0; i < block; i += 8) {
+        c = PSK_CRC64(c, psk_get64(p + i));
+        c1 = PSK_CRC64(c1, psk_get64(p + block + i));
+        c2 = PSK_CRC64(c2, psk_get64(p + 2 * block + i));
+    }
+    c = psk_crc_zeros(zeros, c) ^ c1;
+    return psk_crc_zeros(zeros, c) ^ c2;
+}
+
+PSK_CRC_TARGET static uint32_t psk_crc_hard(uint32_t c, const unsigned char *p, size_t n) {
+    while (n >= 3 * PSK_CRC_LONG_BYTES) {
+        c = psk_crc_three(c, p, PSK_CRC_LONG_BYTES, psk_zeros_long);
+        p += 3 * PSK_CRC_LONG_BYTES;
+        n -= 3 * PSK_CRC_LONG_BYTES;
+    }
+    while (n >= 3 * PSK_CRC_SHORT_BYTES) {
+        c = psk_crc_three(c, p, PSK_CRC_SHORT_BYTES, psk_zeros_short);
+        p += 3 * PSK_CRC_SHORT_BYTES;
+        n -= 3 * PSK_CRC_SHORT_BYTES;
+    }
+    for (; n >= 8; p += 8, n -= 8) c = PSK_CRC64(c, psk_get64(p));
+    if (n & 4) { c = PSK_CRC32(c, psk_get32(p)); p += 4; }
+    if (n & 2) { c = PSK_CRC16(c, psk_get16(p)); p += 2; }
+    if (n & 1) c = PSK_CRC8(c, *p);
+    return c;
+}
+#endif
+
+/* The raw register after n more bytes. */
+static inline uint32_t psk_crc(uint32_t c, const void *p, size_t n) {
+#ifdef PSK_CRC_TARGET
+    if (PSK_LIKELY(psk_crc_hardware)) return psk_crc_hard(c, (const unsigned char *)p, n);
+#endif
+    return psk_crc_soft(c, (const unsigned char *)p, n);
+}
+
+/* Copy and sum in pieces that stay in the first-level cache. */
+static inline uint32_t psk_crc_copy(uint32_t c, void *dst, const void *src, size_t n) {
+    char *d = (char *)dst;
+    const char *s = (const char *)src;
+    while (n > 12288) {
+        memcpy(d, s, 12288);
+        c = psk_crc(c, d, 12288);
+        d += 12288; s += 12288; n -= 12288;
+    }
+    memcpy(d, s, n);
+    return psk_crc(c, d, n);
+}
+
+static void psk_zeros_build(uint32_t t[4][256], size_t bytes) {
+    uint32_t column[32]; /* where each single bit of the register goes */
+    for (int bit = 0; bit < 32; bit++) {
+        uint32_t c = (uint32_t)1 << bit;
+        for (size_t i = 0; i < bytes; i++) c = psk_crc_table[0][c & 255] ^ (c >> 8);
+        column[bit] = c;
+    }
+    for (int k = 0; k < 4; k++)
+        for (int v = 0; v < 256; v++) {
+            uint32_t c = 0;
+            for (int bit = 0; bit < 8; bit++)
+                if (v >> bit & 1) c ^= column[8 * k + bit];
+            t[k][v] = c;
+        }
+}
+
+static void psk_crc_setup(void) {
+    for (int v = 0; v < 256; v++) {
+        uint32_t c = (uint32_t)v;
+        for (int k = 0; k < 8; k++) c = c & 1 ? c >> 1 ^ 0x82f63b78u : c >> 1;
+        psk_crc_table[0][v] = c;
+    }
+    for (int k = 1; k < 8; k++)
+        for (int v = 0; v < 256; v++)
+            psk_crc_table[k][v] = psk_crc_table[0][psk_crc_table[k - 1][v] & 255] ^ (psk_crc_table[k - 1][v] >> 8);
+    psk_zeros_build(psk_zeros_long, PSK_CRC_LONG_BYTES);
+    psk_zeros_build(psk_zeros_short, PSK_CRC_SHORT_BYTES);
+#if defined(PSK_X86)
+    psk_crc_hardware = __builtin_cpu_supports("sse4.2") != 0;
+#elif defined(PSK_ARM)
+    psk_crc_hardware = (getauxval(AT_HWCAP) & (1 << 7)) != 0; /* HWCAP_CRC32 */
+#endif
+}
+
+/* ---- futex ------------------------------------------------------------------------------------ */
+
+/* Sleep while *word == seen, for at most ns. 0 woken or changed, else errno. */
+static inline int psk_futex_wait(void *word, uint32_t seen, int64_t ns) {
+    struct timespec t = {ns / 1000000000, ns % 1000000000};
+    if (syscall(SYS_futex, word, FUTEX_WAIT, seen, &t, NULL, 0) == 0) return 0;
+    return errno == EAGAIN ? 0 : errno;
+}
+
+static inline void psk_futex_wake(void *word, int count) {
+    syscall(SYS_futex, word, FUTEX_WAKE, count, NULL, NULL, 0);
+}
+
+/* ---- locks of open file descriptions: the kernel drops them when the last holder dies ---------- */
+
+#ifndef F_OFD_GETLK
+#define F_OFD_GETLK 36
+#define F_OFD_SETLK 37
+#endif
+
+static inline int psk_ofd_lock(int fd, uint64_t byte) {
+    struct flock l;
+    memset(&l, 0, sizeof l);
+    l.l_type = F_WRLCK;
+    l.l_whence = SEEK_SET;
+    l.l_start = (off_t)byte;
+    l.l_len = 1;
+    return fcntl(fd, F_OFD_SETLK, &l) == 0 ? 0 : errno;
+}
+
+/* Does another open file description hold the byte? 1 yes, 0 no, -errno. */
+static inline int psk_ofd_held(int fd, uint64_t byte) {
+    struct flock l;
+    memset(&l, 0, sizeof l);
+    l.l_type = F_WRLCK;
+    l.l_whence = SEEK_SET;
+    l.l_start = (off_t)byte;
+    l.l_len = 1;
+    if (fcntl(fd, F_OFD_GETLK, &l) != 0) return -errno;
+    return l.l_type != F_UNLCK;
+}
+
+/* ---- fork --------------------------------------------------------------------------------------
+ *
+ * A child shares its parent's open file descriptions, and with them the locks that tell others
+ * whether the parent lives. So the child closes them before anything else runs in it, and every
+ * handle sees by the generation that it has to open the log anew. */
+
+static uint32_t psk_fork_generation = 1;
+static pthread_mutex_t psk_fds_mutex = PTHREAD_MUTEX_INITIALIZER;
+static int *psk_fds;
+static size_t psk_fds_count, psk_fds_capacity;
+
+static int psk_fd_register(int fd) {
+    int ok = 1;
+    pthread_mutex_lock(&psk_fds_mutex);
+    if (psk_fds_count == psk_fds_capacity) {
+        size_t capacity = psk_fds_capacity ? 2 * psk_fds_capacity : 64;
+        int *grown = (int *)realloc(psk_fds, capacity * sizeof *grown);
+        if (grown) {
+            psk_fds = grown;
+            psk_fds_capacity = capacity;
+        } else {
+            ok = 0;
+        }
+    }
+    if (ok) psk_fds[psk_fds_count++] = fd;
+    pthread_mutex_unlock(&psk_fds_mutex);
+    return ok;
+}
+
+static void psk_fd_close(int fd) {
+    pthread_mutex_lock(&psk_fds_mutex);
+    for (size_t i = 0; i < psk_fds_count; i++)
+        if (psk_fds[i] == fd) {
+            psk_fds[i] = psk_fds[--psk_fds_count];
+            close(fd);
+            break;
+        }
+    pthread_mutex_unlock(&psk_fds_mutex);
+}
+
+static void psk_before_fork(void) { pthread_mutex_lock(&psk_fds_mutex); }
+static void psk_after_fork_parent(void) { pthread_mutex_unlock(&psk_fds_mutex); }
+static void psk_after_fork_child(void) {
+    for (size_t i = 0; i < psk_fds_count; i++) close(psk_fds[i]);
+    psk_fds_count = 0;
+    psk_fork_generation++;
+    pthread_mutex_unlock(&psk_fds_mutex);
+}
+
+/* ---- populating pages ahead of the writer ------------------------------------------------------
+ *
+ * One thread for each handle that appends. It takes the newest range only; a request that it has
+ * not begun is replaced. `idle` is waited for before the pages are unmapped. */
+
+typedef struct {
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    pthread_t thread;
+    char *start;
+    size_t bytes;
+    int busy, stop;
+} psk_filler;
+
+static void psk_populate(char *start, size_t bytes) {
+    if (madvise(start, bytes, MADV_POPULATE_WRITE) == 0 || errno != EINVAL) return;
+    for (size_t i = 0; i < bytes; i += PSK_PAGE) /* kernels before 5.14: a write that changes nothing */
+        __atomic_fetch_or((unsigned char *)start + i, 0, __ATOMIC_RELAXED);
+}
+
+static void *psk_filler_run(void *arg) {
+    psk_filler *f = (psk_filler *)arg;
+    pthread_mutex_lock(&f->mutex);
+    while (!f->stop) {
+        if (!f->bytes) {
+            pthread_cond_wait(&f->changed, &f->mutex);
+            continue;
+        }
+        char *start = f->start;
+        size_t bytes = f->bytes;
+        f->bytes = 0;
+        f->busy = 1;
+        pthread_mutex_unlock(&f->mutex);
+        psk_populate(start, bytes);
+        pthread_mutex_lock(&f->mutex);
+        f->busy = 0;
+        pthread_cond_broadcast(&f->changed);
+    }
+    pthread_mutex_unlock(&f->mutex);
+    return NULL;
+}
+
+static psk_filler *psk_filler_start(void) {
+    psk_filler *f = (psk_filler *)calloc(1, sizeof *f);
+    if (!f) return NULL;
+    pthread_mutex_init(&f->mutex, NULL);
+    pthread_cond_init(&f->changed, NULL);
+    sigset_t all, before; /* signals belong to the threads that Python knows */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&f->thread, NULL, psk_filler_run, f);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed) {
+        free(f);
+        return NULL;
+    }
+    return f;
+}
+
+static void psk_filler_ask(psk_filler *f, char *start, size_t bytes) {
+    pthread_mutex_lock(&f->mutex);
+    f->start = start;
+    f->bytes = bytes;
+    pthread_cond_broadcast(&f->changed);
+    pthread_mutex_unlock(&f->mutex);
+}
+
+static void psk_filler_idle(psk_filler *f) {
+    pthread_mutex_lock(&f->mutex);
+    f->bytes = 0;
+    while (f->busy) pthread_cond_wait(&f->changed, &f->mutex);
+    pthread_mutex_unlock(&f->mutex);
+}
+
+static void psk_filler_stop(psk_filler *f) {
+    pthread_mutex_lock(&f->mutex);
+    f->stop = 1;
+    f->bytes = 0;
+    pthread_cond_broadcast(&f->changed);
+    pthread_mutex_unlock(&f->mutex);
+    pthread_join(f->thread, NULL);
+    pthread_cond_destroy(&f->changed);
+    pthread_mutex_destroy(&f->mutex);
+    free(f);
+}
+
+/* ---- fail-points -------------------------------------------------------------------------------
+ *
+ * Crash tests arm one of them by number; passing it the n-th time sends the process a signal
+ * (SIGKILL, SIGSTOP). Unarmed they cost one comparison. */
+
+static int psk_fail_armed; /* 0 = none */
+static int psk_fail_left, psk_fail_signal;
+
+static void psk_fail_hit(void) {
+    if (--psk_fail_left > 0) return;
+    psk_fail_armed = 0;
+    kill(getpid(), psk_fail_signal);
+}
+
+#define psk_fail(id) do { if (PSK_UNLIKELY(psk_fail_armed == (id))) psk_fail_hit(); } while (0)
+
+/* ---- the rest ---------------------------------------------------------------------------------- */
+
+static inline int psk_fallocate(int fd, int mode, int64_t offset, int64_t bytes) {
+    return fallocate(fd, mode, offset, bytes) == 0 ? 0 : errno;
+}
+
+static inline uint64_t psk_fs_magic(int fd) {
+    struct statfs s;
+    return fstatfs(fd, &s) == 0 ? (uint64_t)(uint32_t)s.f_type : 0;
+}
+
+static void psk_setup(void) {
+    psk_crc_setup();
+    pthread_atfork(psk_before_fork, psk_after_fork_parent, psk_after_fork_child);
+}
+
+#endif

@@ -1,0 +1,528 @@
+# Segments: the map of one file, its index, and the walk over its frames.
+
+cdef struct Walk:
+    # Where a walk over frames stands. Everything up to `offset` belongs to whole, valid batches.
+    uint64_t offset
+    uint64_t next_seq
+    uint64_t last_append_ns
+    uint64_t last_frame        # 0: none yet in this segment
+    uint64_t event_max_ns      # over the whole log up to here
+    uint64_t settings_offset   # newest settings frame in this segment, 0: none
+    uint64_t block_offset
+    uint64_t block_seq
+    uint64_t block_append_ns
+    uint64_t block_event_min_ns
+    uint64_t block_event_max_ns
+    uint64_t index_count
+    uint64_t count             # events seen by this walk
+    uint64_t event_min_ns
+    uint64_t event_seen_max_ns
+    uint64_t first_append_ns
+    bint monotone              # event times never went back in the log up to here
+    bint monotone_here         # ... nor among the events seen by this walk
+    bint rolled                # the last frame is a roll frame; next_seq names the successor
+
+
+cdef inline void walk_block(Walk *w, char *index, uint64_t at, uint64_t seq, uint64_t append_ns) noexcept nogil:
+    """Close the open index block and begin the next one at ``at``."""
+    cdef char *entry = index + w.index_count * PSK_INDEX_ENTRY_BYTES
+    psk_put64(entry + PSK_INDEX_ENTRY_OFFSET, w.block_offset)
+    psk_put64(entry + PSK_INDEX_ENTRY_SEQ, w.block_seq)
+    psk_put64(entry + PSK_INDEX_ENTRY_APPEND_NS, w.block_append_ns)
+    psk_put64(entry + PSK_INDEX_ENTRY_EVENT_MIN_NS, w.block_event_min_ns)
+    psk_put64(entry + PSK_INDEX_ENTRY_EVENT_MAX_NS, w.block_event_max_ns)
+    w.index_count += 1
+    w.block_offset = at
+    w.block_seq = seq
+    w.block_append_ns = append_ns
+    w.block_event_min_ns = U64_MAX
+    w.block_event_max_ns = 0
+
+
+cdef inline void walk_event_time(Walk *w, uint64_t event_ns) noexcept nogil:
+    if event_ns < w.event_max_ns:
+        w.monotone = False
+    else:
+        w.event_max_ns = event_ns
+    if event_ns < w.block_event_min_ns:
+        w.block_event_min_ns = event_ns
+    if event_ns > w.block_event_max_ns:
+        w.block_event_max_ns = event_ns
+
+
+cdef inline void walk_accept(Walk *w, const char *p, uint64_t total, char *index) noexcept nogil:
+    """Take one valid frame into the walk; ``index`` may be NULL."""
+    cdef uint64_t seq = psk_get64(p + PSK_FRAME_SEQ)
+    cdef uint64_t append_ns = psk_get64(p + PSK_FRAME_APPEND_NS)
+    cdef uint64_t event_ns
+    if index != NULL and w.offset >= w.block_offset + PSK_INDEX_STEP:
+        walk_block(w, index, w.offset, seq, append_ns)
+    if is_event(p):
+        event_ns = frame_event_ns(p)
+        if w.count == 0:
+            w.first_append_ns = append_ns
+        if event_ns < w.event_seen_max_ns:
+            w.monotone_here = False
+        else:
+            w.event_seen_max_ns = event_ns
+        if event_ns < w.event_min_ns:
+            w.event_min_ns = event_ns
+        walk_event_time(w, event_ns)
+        w.count += 1
+        w.next_seq = seq + 1
+    else:
+        w.next_seq = seq
+        if p[PSK_FRAME_KIND] == PSK_KIND_SETTINGS:
+            w.settings_offset = w.offset
+        elif p[PSK_FRAME_KIND] == PSK_KIND_ROLL:
+            w.rolled = True
+    w.last_append_ns = append_ns
+    w.last_frame = w.offset
+    w.offset += total
+
+
+cdef FrameState walk_frames(
+    const char *base, uint64_t limit, bint holes, bint check_crc, Walk *w, char *index, uint64_t *bad_at
+) noexcept nogil:
+    """Walk whole batches from ``w.offset`` while they are valid, at most to ``limit``.
+
+    Returns FRAME_GOOD at the limit or behind a roll frame, else the state of the first frame that
+    is not valid, with its offset in ``bad_at``. A batch is taken whole or not at all.
+    """
+    cdef uint64_t at, total, seq, want_seq, previous, batch_end
+    cdef uint32_t left, want_left
+    cdef FrameState state
+    while w.offset < limit and not w.rolled:
+        at = w.offset
+        want_seq = w.next_seq
+        previous = w.last_frame
+        want_left = 0
+        while True:
+            state = frame_check(base + at, limit - at, check_crc, &total)
+            if state == FRAME_GOOD:
+                seq = psk_get64(base + at + PSK_FRAME_SEQ)
+                left = psk_get32(base + at + PSK_FRAME_BATCH_LEFT)
+                if (
+                    seq < want_seq
+                    or (seq > want_seq and not holes)
+                    or (at != w.offset and left != want_left)
+                    or psk_get32(base + at + PSK_FRAME_BACK) != (at - previous if previous else 0)
+                ):
+                    state = FRAME_ORDER
+            if state != FRAME_GOOD:
+                bad_at[0] = at
+                return state
+            previous = at
+            at += total
+            want_seq = seq + is_event(base + previous)
+            if left == 0:
+                break
+            want_left = left - 1
+            if at >= limit:
+                bad_at[0] = at
+                return FRAME_ZERO
+        batch_end = at
+        while w.offset < batch_end:
+            total = align8(PSK_FRAME_HEADER_BYTES + <uint64_t>(psk_get32(base + w.offset) - 1))
+            walk_accept(w, base + w.offset, total, index)
+    return FRAME_GOOD
+
+
+_FRAME_STATES = {
+    FRAME_ZERO: "not published",
+    FRAME_LENGTH: "a length that does not fit",
+    FRAME_CRC: "a checksum that does not match",
+    FRAME_KIND: "an unknown kind or flag",
+    FRAME_ORDER: "a frame that does not belong there",
+}
+
+
+cdef class SegmentMap:
+    """One segment file in memory. The checked header fields are given by the segment module."""
+
+    cdef char *base
+    cdef size_t mapped
+    cdef char *own_index           # built here when the file has none that can be trusted
+    cdef uint64_t own_index_count
+    cdef Walk own_walk
+    cdef uint32_t fork_generation
+    cdef public int fd
+    cdef public object path
+    cdef public object summary     # the footer's fields, once sealed
+    cdef public uint64_t file_bytes
+    cdef public uint64_t base_seq
+    cdef public uint64_t number
+    cdef public uint64_t generation
+    cdef public uint64_t data_offset
+    cdef public uint64_t data_end    # sealed: end of frames; else 0
+    cdef public uint64_t frames_end  # appends stop here: the roll frame and the footer lie behind
+    cdef public uint64_t index_offset
+    cdef public uint64_t index_capacity
+    cdef public uint64_t index_count  # sealed: entries in the file
+    cdef public uint32_t index_crc
+    cdef public uint64_t next_seq     # sealed: base of the successor
+    cdef bint index_checked, index_trusted
+    cdef public uint64_t prior_append_ns
+    cdef public uint64_t prior_event_max_ns
+    cdef public bint prior_monotone
+    cdef public bint writable
+
+    def __cinit__(self):
+        self.base = NULL
+        self.own_index = NULL
+        self.fd = -1
+
+    def __init__(self, int fd, path, uint64_t mapped, bint writable):
+        """Map ``mapped`` bytes of ``fd``, which this object owns from now on."""
+        cdef void *at
+        cdef int failed
+        self.fork_generation = psk_fork_generation
+        self.path = path
+        self.writable = writable
+        if not psk_fd_register(fd):
+            _os.close(fd)
+            raise MemoryError
+        self.fd = fd
+        at = mmap(NULL, mapped, PROT_READ | (PROT_WRITE if writable else 0), MAP_SHARED, fd, 0)
+        if at == MAP_FAILED:
+            failed = errno
+            self.close_fd()
+            raise from_os(OSError(failed, ""), f"mapping {mapped} bytes of", path)
+        self.base = <char *>at
+        self.mapped = mapped
+        self.file_bytes = <uint64_t>_os.fstat(fd).st_size
+
+    def __dealloc__(self):
+        if self.base != NULL:
+            munmap(self.base, self.mapped)
+        self.close_fd()
+        PyMem_Free(self.own_index)
+
+    cpdef close_fd(self):
+        """Close the descriptor; the map stays."""
+        if self.fd >= 0 and self.fork_generation == psk_fork_generation:
+            psk_fd_close(self.fd)
+        self.fd = -1
+
+    def grown(self):
+        """Look at the file's size again; the mapped part of it."""
+        if self.fd >= 0:
+            if self.fork_generation == psk_fork_generation:
+                self.file_bytes = <uint64_t>_os.fstat(self.fd).st_size
+            else:
+                self.file_bytes = <uint64_t>_os.stat(self.path).st_size
+        return self.readable_end()
+
+    cdef inline uint64_t readable_end(self) noexcept nogil:
+        cdef uint64_t end = self.data_end if self.data_end else self.file_bytes
+        return end if end < self.mapped else self.mapped
+
+    def bytes_at(self, uint64_t offset, uint64_t nbytes):
+        """A copy of ``nbytes`` bytes at ``offset``."""
+        if nbytes > self.mapped or offset > self.mapped - nbytes or offset + nbytes > self.file_bytes:
+            raise Internal(f"{self.path}: bytes {offset} to {offset + nbytes} are not mapped")
+        return PyBytes_FromStringAndSize(self.base + offset, <Py_ssize_t>nbytes)
+
+    def crc_of(self, uint64_t offset, uint64_t nbytes):
+        """CRC32C of ``nbytes`` bytes at ``offset``."""
+        cdef uint32_t c
+        if nbytes > self.mapped or offset > self.mapped - nbytes or offset + nbytes > self.file_bytes:
+            raise Internal(f"{self.path}: bytes {offset} to {offset + nbytes} are not mapped")
+        with nogil:
+            c = psk_crc(0xFFFFFFFF, self.base + offset, nbytes)
+        return <uint32_t>~c
+
+    def is_zero(self, uint64_t start, uint64_t stop):
+        """Whether the bytes from ``start`` to ``stop`` are all zero."""
+        cdef bint zero
+        if stop > self.mapped or start > stop or stop > self.file_bytes:
+            raise Internal(f"{self.path}: bytes {start} to {stop} are not mapped")
+        if start == stop:
+            return True
+        with nogil:
+            zero = self.base[start] == 0 and (
+                memcmp(self.base + start, self.base + start + 1, stop - start - 1) == 0)
+        return bool(zero)
+
+    def zero(self, uint64_t start, uint64_t stop):
+        """Zero the bytes from ``start`` to ``stop``; under the write lock."""
+        cdef uint64_t step
+        if stop > self.mapped or start > stop or stop > self.file_bytes or not self.writable:
+            raise Internal(f"{self.path}: cannot zero bytes {start} to {stop}")
+        with nogil:
+            while start < stop:
+                step = stop - start if stop - start < PSK_PAGE else PSK_PAGE
+                memset(self.base + start, 0, step)
+                psk_fail(FP_ZERO)
+                start += step
+
+    def write(self, uint64_t offset, data):
+        """Store ``data`` at ``offset``; under the write lock."""
+        cdef const unsigned char[:] view = data
+        if view.shape[0] == 0:
+            return
+        if not self.writable or offset + <uint64_t>view.shape[0] > self.mapped or (
+            offset + <uint64_t>view.shape[0] > self.file_bytes
+        ):
+            raise Internal(f"{self.path}: cannot write at {offset}")
+        memcpy(self.base + offset, &view[0], <size_t>view.shape[0])
+
+    def write_frame(self, uint64_t offset, kind, body, uint64_t seq, uint64_t append_ns, uint64_t last_frame):
+        """Write and commit a control frame; under the write lock. Returns the offset behind it."""
+        cdef Parts p
+        cdef bytes raw = bytes(body)
+        cdef uint64_t n = <uint64_t>len(raw)
+        memset(&p, 0, sizeof(p))
+        p.kind = kind
+        p.key_len = PSK_NO_KEY
+        if not self.writable or offset + align8(PSK_FRAME_HEADER_BYTES + n) > self.mapped or (
+            offset + align8(PSK_FRAME_HEADER_BYTES + n) > self.file_bytes
+        ):
+            raise Internal(f"{self.path}: no room for a control frame at {offset}")
+        n = frame_write(
+            self.base + offset, &p, PyBytes_AS_STRING(raw), n, 0, seq, append_ns,
+            <uint32_t>(offset - last_frame) if last_frame else 0, 0,
+        )
+        psk_store32(self.base + offset, <uint32_t>len(raw) + 1)
+        return offset + n
+
+    def frame_body(self, uint64_t offset):
+        """The body of the valid frame at ``offset``."""
+        cdef uint64_t total = 0
+        cdef uint64_t end = self.readable_end()
+        cdef FrameState state = FRAME_LENGTH
+        if self.data_offset <= offset < end and offset % 8 == 0:
+            state = frame_check(self.base + offset, end - offset, True, &total)
+        if state != FRAME_GOOD:
+            raise self.damage(offset, state)
+        return PyBytes_FromStringAndSize(
+            self.base + offset + PSK_FRAME_HEADER_BYTES, <Py_ssize_t>(psk_get32(self.base + offset) - 1))
+
+    def damage(self, uint64_t offset, int state, last_seq=None):
+        """The error for a frame at ``offset`` that is not what belongs there."""
+        kind = UnsupportedVersion if state == FRAME_KIND else Corrupt
+        after = f" behind seq {last_seq}" if last_seq is not None else ""
+        return kind(
+            f"{self.path}: at offset {offset}{after}: {_FRAME_STATES.get(state, 'damage')}; "
+            "run verify to see what is affected",
+            path=str(self.path), offset=offset, seq=last_seq,
+        )
+
+    cdef void walk_begin(self, Walk *w) noexcept:
+        memset(w, 0, sizeof(Walk))
+        w.offset = self.data_offset
+        w.next_seq = self.base_seq
+        w.last_append_ns = self.prior_append_ns
+        w.event_max_ns = self.prior_event_max_ns
+        w.monotone = self.prior_monotone
+        w.monotone_here = True
+        w.block_offset = self.data_offset
+        w.block_seq = self.base_seq
+        w.block_append_ns = self.prior_append_ns
+        w.block_event_min_ns = U64_MAX
+        w.event_min_ns = U64_MAX
+
+    def walk(self, uint64_t limit, *, resume=None, uint64_t index_from=0, bint check_crc=True, bint write_index=False):
+        """Walk valid batches up to ``limit``; return (fields, state, offset of the bad frame).
+
+        ``resume`` is an earlier walk's fields. With ``index_from`` the walk begins at that many
+        published index entries instead of at the segment's start, and goes on from the frames.
+        """
+        cdef Walk w
+        cdef uint64_t bad_at = 0, i
+        cdef FrameState state
+        cdef char *entry
+        cdef bint holes = self.generation > 0
+        self.walk_begin(&w)
+        if resume is not None:
+            w = {**w, **resume}
+        if index_from:
+            if index_from > self.index_capacity:
+                raise self.damage(self.index_offset, FRAME_LENGTH)
+            for i in range(index_from - 1):
+                entry = self.base + self.index_offset + i * PSK_INDEX_ENTRY_BYTES
+                if psk_get64(entry + PSK_INDEX_ENTRY_EVENT_MAX_NS) > w.event_max_ns:
+                    w.event_max_ns = psk_get64(entry + PSK_INDEX_ENTRY_EVENT_MAX_NS)
+            entry = self.base + self.index_offset + (index_from - 1) * PSK_INDEX_ENTRY_BYTES
+            w.index_count = index_from - 1
+            w.offset = psk_get64(entry + PSK_INDEX_ENTRY_OFFSET)
+            w.next_seq = psk_get64(entry + PSK_INDEX_ENTRY_SEQ)
+            w.block_offset = w.offset
+            w.block_seq = w.next_seq
+            w.block_append_ns = psk_get64(entry + PSK_INDEX_ENTRY_APPEND_NS)
+            if w.offset < self.data_offset or w.offset > limit or w.offset % 8:
+                raise self.damage(w.offset, FRAME_LENGTH)
+            if w.offset + PSK_FRAME_HEADER_BYTES <= self.file_bytes:
+                bad_at = psk_get32(self.base + w.offset + PSK_FRAME_BACK)
+                w.last_frame = w.offset - bad_at if bad_at else 0
+        if limit > self.mapped or limit > self.file_bytes:
+            raise Internal(f"{self.path}: cannot walk to {limit}")
+        with nogil:
+            state = walk_frames(
+                self.base, limit, holes, check_crc, &w,
+                self.base + self.index_offset if write_index else NULL, &bad_at)
+        return w, <int>state, (bad_at if state != FRAME_GOOD else 0)
+
+    cdef int build_index(self) except -1:
+        """Index the frames in private memory: for a segment whose own index cannot be used."""
+        cdef uint64_t limit = self.grown()
+        cdef uint64_t capacity = limit // PSK_INDEX_STEP + 2
+        cdef uint64_t bad_at = 0
+        cdef char *index = <char *>PyMem_Malloc(capacity * PSK_INDEX_ENTRY_BYTES)
+        cdef bint holes = self.generation > 0
+        if index == NULL:
+            raise MemoryError
+        self.walk_begin(&self.own_walk)
+        with nogil:
+            walk_frames(self.base, limit, holes, True, &self.own_walk, index, &bad_at)
+        PyMem_Free(self.own_index)
+        self.own_index = index
+        self.own_index_count = self.own_walk.index_count
+        return 0
+
+    cdef char *index_for(self, LogCore log, uint64_t *count) except NULL:
+        """The index to use for this segment just now, and how many entries of it are valid."""
+        cdef char *words
+        if self.data_end:
+            if not self.index_checked:
+                self.index_checked = True
+                self.index_trusted = self.index_count <= self.index_capacity and self.index_crc == (
+                    <uint32_t>~psk_crc(
+                        0xFFFFFFFF, self.base + self.index_offset, self.index_count * PSK_INDEX_ENTRY_BYTES))
+            if self.index_trusted:
+                count[0] = self.index_count
+                return self.base + self.index_offset
+            if self.own_index == NULL:
+                self.build_index()
+        else:
+            words = log.words_or_null()
+            if words != NULL and psk_load64(words + PSK_C_HEAD) >> 32 == self.number:
+                count[0] = psk_load64(words + PSK_C_INDEX_COUNT)
+                if psk_load64(words + PSK_C_HEAD) >> 32 == self.number and count[0] <= self.index_capacity:
+                    return self.base + self.index_offset
+            if self.own_index == NULL:
+                self.build_index()
+        count[0] = self.own_index_count
+        return self.own_index
+
+    cdef uint64_t seek(self, LogCore log, uint64_t seq, uint64_t limit) except? 0:
+        """Offset of the first event with a seq of at least ``seq``.
+
+        If there is none: of the roll frame, or ``limit`` in a segment that has not rolled.
+        """
+        cdef uint64_t count = 0, low = 0, high, middle, at, total = 0
+        cdef char *index = self.index_for(log, &count)
+        cdef FrameState state
+        cdef const char *p
+        if seq <= self.base_seq:
+            at = self.data_offset
+        else:
+            high = count
+            while low < high:
+                middle = (low + high) >> 1
+                if psk_get64(index + middle * PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_SEQ) <= seq:
+                    low = middle + 1
+                else:
+                    high = middle
+            at = self.data_offset
+            if low:
+                at = psk_get64(index + (low - 1) * PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_OFFSET)
+                if at < self.data_offset or at > limit or at % 8:
+                    raise self.damage(at, FRAME_LENGTH)
+        while at < limit:
+            p = self.base + at
+            state = frame_check(p, limit - at, False, &total)
+            if state != FRAME_GOOD:
+                raise self.damage(at, state)
+            if is_event(p):
+                if psk_get64(p + PSK_FRAME_SEQ) >= seq:
+                    return at
+            elif p[PSK_FRAME_KIND] == PSK_KIND_ROLL:
+                return at
+            at += total
+        return limit
+
+    def seek_seq(self, LogCore log, uint64_t seq, uint64_t limit):
+        """Offset of the first event with a seq of at least ``seq``, else ``limit``."""
+        return self.seek(log, seq, limit)
+
+    def last_event_seq(self, LogCore log, uint64_t limit):
+        """Seq of the last event below ``limit``, or 0."""
+        cdef uint64_t at = self.last_offset(log, limit)
+        while at:
+            if is_event(self.base + at):
+                return psk_get64(self.base + at + PSK_FRAME_SEQ)
+            at = self.step_back(at)
+        return 0
+
+    cdef uint64_t last_offset(self, LogCore log, uint64_t limit) except? 0:
+        """Offset of the last frame below ``limit``, or 0."""
+        cdef uint64_t count = 0, at, total = 0, found = 0
+        cdef char *index = self.index_for(log, &count)
+        cdef FrameState state
+        at = self.data_offset
+        while count:
+            at = psk_get64(index + (count - 1) * PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_OFFSET)
+            if at < limit:
+                break
+            count -= 1
+            at = self.data_offset
+        if at < self.data_offset or at % 8:
+            raise self.damage(at, FRAME_LENGTH)
+        while at < limit:
+            state = frame_check(self.base + at, limit - at, False, &total)
+            if state != FRAME_GOOD:
+                if state == FRAME_ZERO and not self.data_end:
+                    break
+                raise self.damage(at, state)
+            found = at
+            if self.base[at + PSK_FRAME_KIND] == PSK_KIND_ROLL:
+                break
+            at += total
+        return found
+
+    def end_of_frames(self, LogCore log):
+        """Offset behind the last frame of a closed segment that is not sealed."""
+        cdef uint64_t at = self.last_offset(log, self.grown())
+        if at == 0:
+            return self.data_offset
+        return at + align8(PSK_FRAME_HEADER_BYTES + <uint64_t>(psk_get32(self.base + at) - 1))
+
+    def next_after(self, LogCore log):
+        """The base seq of the successor that a closed segment's roll frame names, or 0."""
+        cdef uint64_t at = self.last_offset(log, self.grown())
+        if at and self.base[at + PSK_FRAME_KIND] == PSK_KIND_ROLL:
+            return psk_get64(self.base + at + PSK_FRAME_SEQ)
+        return 0
+
+    cdef uint64_t step_back(self, uint64_t at) except? 0:
+        """Offset of the frame before the one at ``at``, 0 if that is the first."""
+        cdef uint64_t back = psk_get32(self.base + at + PSK_FRAME_BACK)
+        cdef uint64_t total = 0
+        if back == 0:
+            return 0
+        if back % 8 or back > at - self.data_offset:
+            raise self.damage(at, FRAME_LENGTH)
+        if frame_check(self.base + at - back, back, False, &total) != FRAME_GOOD or total != back:
+            raise self.damage(at - back, FRAME_ORDER)
+        return at - back
+
+    def topics(self, uint64_t start, uint64_t limit):
+        """The distinct topics of the events from ``start`` to ``limit``, as a set of bytes."""
+        cdef uint64_t at = start, total = 0
+        cdef const char *last = NULL
+        cdef uint16_t last_len = 0, n
+        cdef FrameState state
+        found = set()
+        while at < limit:
+            state = frame_check(self.base + at, limit - at, False, &total)
+            if state != FRAME_GOOD:
+                raise self.damage(at, state)
+            if is_event(self.base + at):
+                n = psk_get16(self.base + at + PSK_FRAME_TOPIC_LEN)
+                if last == NULL or n != last_len or memcmp(frame_topic(self.base + at), last, n) != 0:
+                    last = frame_topic(self.base + at)
+                    last_len = n
+                    found.add(PyBytes_FromStringAndSize(last, n))
+            at += total
+        return found

@@ -1,0 +1,198 @@
+"""Attaching to a log: who may build control, what makes a control file valid, and its words.
+
+Control is disposable: this module can always make it anew from the frames, and it never trusts one
+from another boot, another file or another build. It never touches a segment.
+
+Attaching, as an algorithm:
+
+1. Take flock(LOCK_EX) on the directory without waiting. Got it: nobody has the log open. Recover
+   the log, build control as a temporary file, rename it, change the lock to LOCK_SH.
+2. Did not get it: somebody has the log open. Take LOCK_SH and open the control that is there.
+3. The change of a flock is not atomic. So either way, compare the control that was mapped with the
+   one that has the name now, and start again if they differ.
+4. Control missing or not valid while LOCK_EX is refused: wait for it, then Busy.
+
+A reader that never writes, and finds no valid control, lets go of the directory again and reads the
+frames alone; so it does not keep the next writer out.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections.abc import Callable
+
+from penstock import _core, files
+from penstock import layout as L
+from penstock._core import Control
+from penstock.errors import Busy, NotFound, PenstockError
+
+NAME = "control"
+TEMPORARY = "control.tmp"
+
+Words = dict[int, int]
+
+_KIND = L.CONTROL_KIND_PORTABLE if _core.PORTABLE else L.CONTROL_KIND_FUTEX
+_KIND_NAMES = {L.CONTROL_KIND_FUTEX: "futex", L.CONTROL_KIND_PORTABLE: "portable"}
+_FIXED = "<II16s16sQQQ"
+
+
+def boot_id() -> bytes:
+    """What tells this boot of the machine from every other."""
+    path = "/proc/sys/kernel/random/boot_id"
+    fd = files.open_file(path, write=False)
+    try:
+        text = files.read_at(fd, 64, 0, path)
+    finally:
+        files.close(fd)
+    return bytes.fromhex(text.decode().strip().replace("-", ""))
+
+
+def position(number: int, offset: int) -> int:
+    """A place in the log as one word: segment number and offset in it."""
+    return number << 32 | offset
+
+
+def _fixed_part(fd: int, uuid: bytes, created_ns: int) -> bytes:
+    stat = os.fstat(fd)
+    return L.CONTROL_MAGIC + struct.pack(
+        _FIXED,
+        L.CONTROL_VERSION,
+        _KIND,
+        boot_id(),
+        uuid,
+        stat.st_dev,
+        stat.st_ino,
+        created_ns,
+    )
+
+
+def build(directory: str, uuid: bytes, words: Words, mode: int) -> None:
+    """Make control from ``words``, under LOCK_EX."""
+    temporary = os.path.join(directory, TEMPORARY)
+    files.unlink(temporary)
+    fd = files.create_file(temporary, mode)
+    try:
+        files.allocate(fd, 0, L.CONTROL_BYTES, temporary)
+        _core.fail_point("control.created")
+        page = bytearray(L.CONTROL_BYTES)
+        fixed = _fixed_part(fd, uuid, _core.now_ns())
+        page[: len(fixed)] = fixed
+        struct.pack_into("<I", page, L.C_CRC, _core.crc32c(memoryview(page)[: L.C_CRC]))
+        struct.pack_into("<I", page, L.C_NEXT_TOKEN, 1)
+        for at, value in words.items():
+            struct.pack_into("<Q", page, at, value)
+        files.write_at(fd, bytes(page), 0, temporary)
+        _core.fail_point("control.written")
+        files.rename(temporary, os.path.join(directory, NAME))
+        _core.fail_point("control.renamed")
+    finally:
+        files.close(fd)
+
+
+def _check(fd: int, path: str) -> str | None:
+    """Why this control file cannot be used, or None."""
+    page = files.read_at(fd, L.CONTROL_BYTES, 0, path)
+    if len(page) < L.CONTROL_BYTES or page[: len(L.CONTROL_MAGIC)] != L.CONTROL_MAGIC:
+        return "it is not a control file"
+    (crc,) = struct.unpack_from("<I", page, L.C_CRC)
+    if crc != _core.crc32c(page[: L.C_CRC]):
+        return "its checksum does not match"
+    version, kind, boot, _, dev, ino, _ = struct.unpack_from(_FIXED, page, L.C_VERSION)
+    stat = os.fstat(fd)
+    if version != L.CONTROL_VERSION:
+        return f"its version is {version}, not {L.CONTROL_VERSION}"
+    if boot != boot_id():
+        return "it is from another boot"
+    if (dev, ino) != (stat.st_dev, stat.st_ino):
+        return "it was copied from elsewhere"
+    if kind != _KIND:
+        return (
+            f"it is in use by the {_KIND_NAMES.get(kind, 'unknown')} build and this is the "
+            f"{_KIND_NAMES[_KIND]} one"
+        )
+    return None
+
+
+def old_words(directory: str, uuid: bytes) -> Words | None:
+    """The words of a control file from this boot that nobody uses any more, as a hint."""
+    path = os.path.join(directory, NAME)
+    try:
+        fd = files.open_file(path, write=False)
+    except PenstockError:
+        return None
+    try:
+        if _check(fd, path) is not None:
+            return None
+        page = files.read_at(fd, L.CONTROL_BYTES, 0, path)
+    finally:
+        files.close(fd)
+    if page[L.C_UUID : L.C_UUID + 16] != uuid:
+        return None
+    return {at: struct.unpack_from("<Q", page, at)[0] for at in range(0, L.CONTROL_BYTES, 8)}
+
+
+def _open(directory: str, *, write: bool, token: bool) -> tuple[Control | None, str]:
+    """Map the control that is there; or why it cannot be used.
+
+    Only who appends takes a token. A reader needs none: it writes nothing but ``waiting``.
+    """
+    path = os.path.join(directory, NAME)
+    try:
+        fd = files.open_file(path, write=write)
+    except NotFound:
+        return None, "there is no control file"
+    try:
+        why = _check(fd, path)
+    except BaseException:
+        files.close(fd)
+        raise
+    if why is not None:
+        files.close(fd)
+        return None, why
+    mapped = Control(fd, write, token)
+    if files.same_file(mapped.fd, path):
+        return mapped, ""
+    mapped.close()
+    return None, "it was replaced just now"
+
+
+def attach_writer(
+    directory: str, dir_fd: int, recover: Callable[[], None], timeout: float | None
+) -> Control:
+    """Hold the directory and return live control; ``recover`` runs if nobody else is there."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    nap = 0.0005
+    while True:
+        if files.lock_exclusive(dir_fd, directory):
+            recover()
+        files.lock_shared(dir_fd, directory, deadline)
+        _core.fail_point("open.locked")
+        control, why = _open(directory, write=True, token=True)
+        if control is not None:
+            return control
+        files.unlock(dir_fd, directory)
+        if deadline is not None and time.monotonic() >= deadline:
+            raise Busy(
+                f"{directory}: another process has the log open, but control cannot be used: {why}; "
+                "close the log in every process and open it again"
+            )
+        time.sleep(nap)
+        nap = min(0.02, nap * 2)
+
+
+def attach_reader(directory: str, dir_fd: int, timeout: float | None) -> Control | None:
+    """Hold the directory and return live control; None, without holding it, if there is none."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    files.lock_shared(dir_fd, directory, deadline)
+    for write in (True, False):
+        try:
+            control, _ = _open(directory, write=write, token=False)
+        except PermissionError:
+            continue
+        if control is not None:
+            return control
+        break
+    files.unlock(dir_fd, directory)
+    return None

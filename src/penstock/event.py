@@ -1,0 +1,33 @@
+"""Event, as read, and Entry, as given to ``extend``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, TypeAlias
+
+from penstock import _core
+from penstock._core import Event
+from penstock.times import Time, to_ns
+
+Buffer: TypeAlias = "bytes | bytearray | memoryview"
+Headers: TypeAlias = "Mapping[str, Buffer | None] | Iterable[tuple[str, Buffer | None]]"
+
+
+class Entry(NamedTuple):
+    """One event to append in a batch, where the batch's items differ in more than their values.
+
+    >>> log = penstock.open(path)
+    >>> log.extend([Entry(b"1", key=b"a"), Entry(b"2", key=b"b", topic="odd")])
+    range(1, 3)
+    """
+
+    value: Buffer | None
+    key: Buffer | None = None
+    topic: str | None = None
+    headers: Headers | None = None
+    time: Time | None = None
+
+
+_core.set_helpers(to_ns, Entry)
+
+__all__ = ["Buffer", "Entry", "Event", "Headers"]

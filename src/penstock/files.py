@@ -1,0 +1,223 @@
+"""Every call that touches a file by name or changes one, in one place.
+
+The modules above call these functions and no others, so that a test can make any single call fail.
+Each turns an OSError into the typed error that names the path. Reading and writing mapped memory
+is not here: that is the compiled core's.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from penstock import _core
+from penstock.errors import Busy, from_os
+
+_PUNCH_HOLE = 0x02
+_KEEP_SIZE = 0x01
+
+
+@contextmanager
+def _doing(what: str, path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise from_os(error, what, path) from error
+
+
+def open_dir(path: str) -> int:
+    """Open a directory for locking and syncing."""
+    with _doing("opening", path):
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def open_file(path: str, *, write: bool) -> int:
+    """Open an existing file; a symbolic link in the last place is refused."""
+    with _doing("opening", path):
+        mode = os.O_RDWR if write else os.O_RDONLY
+        return os.open(path, mode | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+
+def create_file(path: str, mode: int) -> int:
+    """Create a file that must not exist, with exactly these permission bits."""
+    with _doing("creating", path):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+        try:
+            os.fchmod(fd, mode)
+        except OSError:
+            os.close(fd)
+            os.unlink(path)
+            raise
+        return fd
+
+
+def make_dir(path: str, mode: int) -> bool:
+    """Create a directory and its parents; False if it was there."""
+    with _doing("creating", path):
+        parent = os.path.dirname(os.path.abspath(path))
+        os.makedirs(parent, exist_ok=True)
+        try:
+            os.mkdir(path, mode)
+        except FileExistsError:
+            return False
+        os.chmod(path, mode)
+        return True
+
+
+def close(fd: int) -> None:
+    """Close a descriptor that is not owned by a map."""
+    os.close(fd)
+
+
+def list_dir(path: str) -> list[str]:
+    """Names in a directory."""
+    with _doing("listing", path):
+        return os.listdir(path)
+
+
+def rename(source: str, target: str) -> None:
+    """Rename, replacing the target."""
+    with _doing("renaming to", target):
+        os.rename(source, target)
+
+
+def unlink(path: str) -> bool:
+    """Delete a file; False if it was not there."""
+    with _doing("deleting", path):
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+
+def exists(path: str) -> bool:
+    """Whether something, be it a broken link, has that name."""
+    return os.path.lexists(path)
+
+
+def size(fd: int, path: str) -> int:
+    """The file's size in bytes."""
+    with _doing("looking at", path):
+        return os.fstat(fd).st_size
+
+
+def read_at(fd: int, nbytes: int, offset: int, path: str) -> bytes:
+    """Read up to ``nbytes`` bytes at ``offset``; fewer only at the end of the file."""
+    with _doing("reading", path):
+        return os.pread(fd, nbytes, offset)
+
+
+def write_at(fd: int, data: bytes, offset: int, path: str) -> None:
+    """Write all of ``data`` at ``offset``."""
+    with _doing("writing", path):
+        view = memoryview(data)
+        while view:
+            n = os.pwrite(fd, view, offset)
+            view = view[n:]
+            offset += n
+
+
+def sync_data(fd: int, path: str) -> None:
+    """Have the file's data on the device."""
+    with _doing("syncing", path):
+        os.fdatasync(fd)
+
+
+def sync_dir(fd: int, path: str) -> None:
+    """Have the directory's entries on the device."""
+    with _doing("syncing", path):
+        os.fsync(fd)
+
+
+def allocate(fd: int, start: int, stop: int, path: str) -> None:
+    """Have blocks behind every byte from ``start`` to ``stop``, growing the file if need be.
+
+    Where the file system has no fallocate(2), zeros are written; so this is called only for bytes
+    that nobody uses yet, and under the write lock once the segment is shared.
+    """
+    if stop <= start:
+        return
+    with _doing("allocating space for", path):
+        try:
+            _core.fallocate(fd, 0, start, stop - start)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
+                raise
+            begin = max(start, os.fstat(fd).st_size)
+            zeros = bytes(1 << 16)
+            while begin < stop:
+                begin += os.pwrite(fd, zeros[: stop - begin], begin)
+
+
+def punch(fd: int, start: int, stop: int, path: str) -> bool:
+    """Give the blocks of a range back; False where the file system cannot."""
+    if stop <= start:
+        return True
+    try:
+        _core.fallocate(fd, _PUNCH_HOLE | _KEEP_SIZE, start, stop - start)
+    except OSError as error:
+        if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+            return False
+        raise from_os(error, "releasing space of", path) from error
+    return True
+
+
+def next_data(fd: int, offset: int, path: str) -> int | None:
+    """Where the next written byte at or behind ``offset`` may be; None if there is none."""
+    with _doing("looking at", path):
+        try:
+            return os.lseek(fd, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return None
+            if error.errno == errno.EINVAL:
+                return offset
+            raise
+
+
+def lock_shared(fd: int, path: str, deadline: float | None) -> None:
+    """flock(LOCK_SH), waiting until ``deadline`` on the monotonic clock."""
+    nap = 0.0005
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if deadline is not None and time.monotonic() >= deadline:
+                raise Busy(f"{path}: another process is opening the log; try again") from None
+            time.sleep(nap)
+            nap = min(0.02, nap * 2)
+        except OSError as error:
+            raise from_os(error, "locking", path) from error
+
+
+def lock_exclusive(fd: int, path: str) -> bool:
+    """flock(LOCK_EX) if nobody else has the log open; False if somebody has."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise from_os(error, "locking", path) from error
+    return True
+
+
+def unlock(fd: int, path: str) -> None:
+    """Give up the flock without closing."""
+    with _doing("unlocking", path):
+        fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+def same_file(fd: int, path: str) -> bool:
+    """Whether ``path`` still names the file behind ``fd``."""
+    try:
+        there = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    here = os.fstat(fd)
+    return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)

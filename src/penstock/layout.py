@@ -1,0 +1,219 @@
+"""Every offset, size, magic and limit of the on-disk format and of control: the only home of numbers.
+
+The build turns this module into ``_layout.h`` for the compiled core, and a test checks both against
+``docs/format.md``. Each offset is derived from the one before it. This module imports nothing and
+does nothing; a change here is a change of format and bumps ``FORMAT_VERSION``.
+"""
+
+FORMAT_VERSION = 1
+CONTROL_VERSION = 1
+BYTE_ORDER_MARK = 0x01020304
+PAGE = 4096
+ALIGN = 8
+
+# Limits a caller can meet. Units last: bytes unless the name says otherwise.
+
+TOPIC_BYTES_MAX = 1024
+KEY_BYTES_MAX = 1024
+HEADERS_BYTES_MAX = 65535
+VALUE_BYTES_MAX = 256 << 20
+SETTINGS_BYTES_MAX = 2048
+SEGMENT_BYTES_MIN = 64 << 10
+SEGMENT_BYTES_MAX = 2 << 30
+SEGMENT_BYTES_DEFAULT = 64 << 20
+BATCH_EVENTS_MAX = 0xFFFFFFFF
+
+# Frame
+#
+#    0        4        8                16               24       28       32   34   36   38 39
+#   +--------+--------+----------------+----------------+--------+--------+----+----+----+--+--+
+#   | commit |  crc   |      seq       |   append_ns    |  back  | batch  | key| hdr|topc|kd|fl|
+#   +--------+--------+----------------+----------------+--------+--------+----+----+----+--+--+
+#   | [event time 8] topic | headers | key | value | zeros to a multiple of 8                  |
+
+FRAME_COMMIT = 0
+FRAME_CRC = 4
+FRAME_SEQ = 8
+FRAME_APPEND_NS = 16
+FRAME_BACK = 24
+FRAME_BATCH_LEFT = 28
+FRAME_KEY_LEN = 32
+FRAME_HEADERS_LEN = 34
+FRAME_TOPIC_LEN = 36
+FRAME_KIND = 38
+FRAME_FLAGS = 39
+FRAME_HEADER_BYTES = 40
+
+NO_KEY = 0xFFFF
+NULL_HEADER = 0xFFFF
+
+KIND_DATA = 1
+KIND_DELETE = 2
+KIND_PAD = 3
+KIND_WRAP = 4
+KIND_ROLL = 5
+KIND_SETTINGS = 6
+KIND_PRODUCER = 7
+KIND_MAX = 7
+
+FLAG_EVENT_TIME = 1
+FLAG_COMPRESSED = 2
+FLAG_ENCRYPTED = 4
+FLAGS_KNOWN = FLAG_EVENT_TIME
+
+# Segment file: header page, two checkpoint pages, index, frames; the last page is the footer once
+# the segment is sealed.
+
+SEGMENT_MAGIC = b"PENSTOCK"
+HEADER_MAGIC = 0
+HEADER_VERSION = 8
+HEADER_BYTE_ORDER = 12
+HEADER_UUID = 16
+HEADER_BASE_SEQ = 32
+HEADER_NUMBER = 40
+HEADER_GENERATION = 44
+HEADER_CREATED_NS = 48
+HEADER_SEGMENT_BYTES = 56
+HEADER_DATA_OFFSET = 64
+HEADER_INDEX_OFFSET = 72
+HEADER_INDEX_CAPACITY = 80
+HEADER_INDEX_STEP = 84
+HEADER_PRIOR_APPEND_NS = 88
+HEADER_PRIOR_EVENT_MAX_NS = 96
+HEADER_FLAGS = 104
+HEADER_SETTINGS_LEN = 108
+HEADER_PRODUCERS_OFFSET = 112
+HEADER_PRODUCERS_BYTES = 120
+HEADER_PRODUCERS_CRC = 124
+HEADER_SETTINGS = 128
+HEADER_CRC = PAGE - 4
+
+HEADER_FLAG_MONOTONE = 1  # event times never went back in the log before this segment
+
+SLOT_A_OFFSET = PAGE
+SLOT_B_OFFSET = 2 * PAGE
+SLOT_MAGIC = b"PSKCHECK"
+SLOT_GENERATION = 8
+SLOT_OFFSET = 16
+SLOT_LAST_FRAME = 24
+SLOT_LAST_SEQ = 32
+SLOT_LAST_APPEND_NS = 40
+SLOT_SETTINGS_OFFSET = 48
+SLOT_INDEX_COUNT = 56
+SLOT_EVENT_MAX_NS = 64
+SLOT_FLAGS = 72
+SLOT_CRC = 508
+SLOT_BYTES = 512
+
+SLOT_FLAG_MONOTONE = 1
+
+INDEX_OFFSET = 3 * PAGE
+INDEX_STEP = 4096
+INDEX_ENTRY_OFFSET = 0
+INDEX_ENTRY_SEQ = 8
+INDEX_ENTRY_APPEND_NS = 16
+INDEX_ENTRY_EVENT_MIN_NS = 24
+INDEX_ENTRY_EVENT_MAX_NS = 32
+INDEX_ENTRY_BYTES = 40
+
+FOOTER_MAGIC = b"PSKSEALD"
+FOOTER_VERSION = 8
+FOOTER_FLAGS = 12
+FOOTER_UUID = 16
+FOOTER_BASE_SEQ = 32
+FOOTER_NUMBER = 40
+FOOTER_GENERATION = 44
+FOOTER_DATA_END = 48
+FOOTER_LAST_FRAME = 56
+FOOTER_COUNT = 64
+FOOTER_FIRST_SEQ = 72
+FOOTER_LAST_SEQ = 80
+FOOTER_NEXT_SEQ = 88
+FOOTER_FIRST_APPEND_NS = 96
+FOOTER_LAST_APPEND_NS = 104
+FOOTER_EVENT_MIN_NS = 112
+FOOTER_EVENT_MAX_NS = 120
+FOOTER_LOG_EVENT_MAX_NS = 128
+FOOTER_SEALED_NS = 136
+FOOTER_INDEX_COUNT = 144
+FOOTER_INDEX_CRC = 148
+FOOTER_DATA_CRC = 152
+FOOTER_TOPICS_COUNT = 156
+FOOTER_TOPICS_LEN = 160
+FOOTER_TOPICS = 168
+FOOTER_CRC = PAGE - 4
+TOPICS_BYTES_MAX = FOOTER_CRC - FOOTER_TOPICS
+
+FOOTER_FLAG_MONOTONE = 1  # event times never go back within the segment
+FOOTER_FLAG_TOPICS_COMPLETE = 2
+FOOTER_FLAG_LOG_MONOTONE = 4  # ... nor from the log's first segment to the end of this one
+
+# Control: one page of shared memory. Fields that different processes write at different moments
+# stand on different cache lines (64 bytes).
+
+CONTROL_MAGIC = b"PSKCNTRL"
+CONTROL_KIND_FUTEX = 1
+CONTROL_KIND_PORTABLE = 2
+CONTROL_BYTES = PAGE
+
+C_MAGIC = 0
+C_VERSION = 8
+C_KIND = 12
+C_BOOT_ID = 16
+C_UUID = 32
+C_DEV = 48
+C_INO = 56
+C_CREATED_NS = 64
+C_CRC = 72
+
+C_LOCK = 128  # u32: token of the holder, top bit = somebody sleeps
+C_NEXT_TOKEN = 132
+C_SUSPECT = 136  # u32: the last holder died; repair before the next append
+
+C_HEAD = 192  # number << 32 | offset: published end
+C_RESERVED = 200  # likewise: end of what the holder may have touched
+C_NEXT_SEQ = 208
+C_LAST_APPEND_NS = 216
+C_LAST_FRAME = 224
+C_ALLOC_END = 232
+C_BLOCK_OFFSET = 240
+C_EVENT_MAX_NS = 248
+
+C_BLOCK_SEQ = 256
+C_BLOCK_APPEND_NS = 264
+C_BLOCK_EVENT_MIN_NS = 272
+C_BLOCK_EVENT_MAX_NS = 280
+C_INDEX_COUNT = 288
+C_FLAGS = 296
+C_ACTIVE_BASE = 304
+C_SETTINGS_POS = 312
+
+C_NOTIFY = 384  # u32 futex word, counts wake-ups
+C_WAITING = 388  # u32: a reader sleeps, or is about to
+
+C_POISONED = 448
+C_DURABLE_SEQ = 456
+
+C_REPAIRS = 512
+C_TAKEOVERS = 520
+C_ROLLS = 528
+C_ALLOCATIONS = 536
+
+CONTROL_FLAG_MONOTONE = 1  # event times never went back in the log up to head
+
+LOCK_WAITERS = 0x80000000
+TOKEN_MAX = 0x7FFFFFFF
+TOKEN_BYTE = 1 << 32  # the OFD lock of token t is on byte TOKEN_BYTE + t of control
+
+# Behaviour that is not format but wants one home all the same.
+
+ALLOCATE_STEP_MIN = 64 << 10
+ALLOCATE_STEP_MAX = 4 << 20
+POPULATE_AHEAD_BYTES = 4 << 20
+POPULATE_CHUNK_BYTES = 1 << 20
+GIL_COPY_BYTES_MAX = 32 << 10  # longer copies release the GIL
+LOCK_SPINS = 200
+LOCK_SLICE_NS = 10_000_000
+WAIT_SLICE_NS = 1_000_000_000
+CRC_LONG_BYTES = 1024
+CRC_SHORT_BYTES = 128

@@ -1,0 +1,90 @@
+"""Reader: a position in a log that moves over its events; and the bounds that users give for it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+from penstock import layout as L
+from penstock._core import Cursor
+from penstock.errors import TooLarge, Usage, WrongType
+from penstock.times import Time, to_ns
+
+if TYPE_CHECKING:
+    from penstock._core import SegmentMap
+    from penstock.log import Log
+
+
+class Reader(Cursor):
+    """An iterator over events, from ``log.read()`` or ``log.follow()``.
+
+    It takes no lock and may be left at any time. ``take(n)`` returns what is there without
+    waiting, ``wait(timeout)`` waits for more, ``position`` tells where it stands.
+    """
+
+    def __repr__(self) -> str:
+        return f"<penstock.Reader of {self.log.path!r} at seq {self.position}>"
+
+
+def topic_bytes(topic: str | None) -> bytes | None:
+    """The topic as it stands in frames."""
+    if topic is None:
+        return None
+    if not isinstance(topic, str):
+        raise WrongType(f"topic is str, not {type(topic).__name__}")
+    try:
+        raw = topic.encode()
+    except UnicodeEncodeError as error:
+        raise Usage(f"the topic cannot be written as UTF-8: {error}") from None
+    if len(raw) > L.TOPIC_BYTES_MAX:
+        raise TooLarge(f"a topic of {len(raw)} bytes; the limit is {L.TOPIC_BYTES_MAX}")
+    return raw
+
+
+def bounds(
+    log: Log, start: int | None, stop: int | None, since: Time | None, until: Time | None
+) -> tuple[int, int, int | None, int | None]:
+    """First seq, seq behind the last, and times: what a read has to look at, and no more."""
+    for name, value in (("start", start), ("stop", stop)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            raise WrongType(f"{name} is a seq, not {type(value).__name__}")
+    end = log._next_seq()
+    lowest = 1 if start is None else max(1, start)
+    if stop is not None:
+        end = min(end, max(0, stop))
+    since_ns = None if since is None else to_ns(since, "since")
+    until_ns = None if until is None else to_ns(until, "until")
+    if since_ns is not None and lowest < end:
+        lowest = max(lowest, _first_base_since(log, since_ns))
+    if until_ns is not None and lowest < end:
+        end = min(end, _base_past(log, until_ns, end))
+    return lowest, max(lowest, end), since_ns, until_ns
+
+
+def _first_base_since(log: Log, since_ns: int) -> int:
+    """Base of the first segment that can hold an event of that time or later.
+
+    The greatest event time of all segments up to one never falls from one to the next, so this is
+    a binary search whatever the times are.
+    """
+    bases = log._store.bases(fresh=True)
+    at = bisect_left(bases, 1, key=lambda base: _reaches(log._store.open(base), since_ns))
+    return bases[min(at, len(bases) - 1)] if bases else 1
+
+
+def _reaches(m: SegmentMap | None, since_ns: int) -> int:
+    return 1 if m is None or m.summary is None or m.summary.log_event_max_ns >= since_ns else 0
+
+
+def _base_past(log: Log, until_ns: int, end: int) -> int:
+    """Base of the first segment behind every event before ``until_ns``; only if times never fell."""
+    bases = log._store.bases()
+    newest = log._store.open(bases[-1]) if bases else None
+    if newest is None or not newest.prior_monotone:
+        return end
+    at = bisect_left(bases, 1, key=lambda base: _begins_at(log._store.open(base), until_ns))
+    return bases[at] if at < len(bases) else end
+
+
+def _begins_at(m: SegmentMap | None, until_ns: int) -> int:
+    return 1 if m is not None and m.prior_event_max_ns >= until_ns else 0

@@ -1,0 +1,330 @@
+"""Finding the end of a log: at first open, and when a writer died holding the lock.
+
+Both do the same: walk whole, valid batches to the end of what was published, zero what lies behind,
+and derive every word of control from what was walked. Frames are the only truth; an old control
+file is a hint that saves time and is checked against them. Nothing published is ever zeroed: if
+frames below a known head are not valid, that is damage and an error.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from penstock import _core, control, files, segment
+from penstock import layout as L
+from penstock._core import SegmentMap
+from penstock.control import Words, position
+from penstock.errors import Corrupt, Usage
+from penstock.segment import Header
+from penstock.settings import Settings
+from penstock.store import Store
+
+logger = logging.getLogger("penstock")
+
+NEXT = "next.tmp"
+
+
+@dataclass(slots=True)
+class Active:
+    """The segment that takes appends, and where its frames end."""
+
+    map: SegmentMap
+    header: Header
+    walk: dict[str, Any]
+
+    @property
+    def settings(self) -> Settings:
+        """The settings that hold now: the newest settings frame's, else the header's."""
+        at = self.walk["settings_offset"]
+        data = self.map.frame_body(at) if at else self.header.settings
+        return Settings.from_json(data, self.map.path)
+
+    @property
+    def head(self) -> int:
+        """The published end."""
+        return position(self.map.number, self.walk["offset"])
+
+    def words(self) -> Words:
+        """Control's words for this state."""
+        w = self.walk
+        return {
+            L.C_NEXT_SEQ: w["next_seq"],
+            L.C_LAST_APPEND_NS: w["last_append_ns"],
+            L.C_LAST_FRAME: w["last_frame"],
+            L.C_ALLOC_END: min(self.map.file_bytes, self.header.footer_offset),
+            L.C_BLOCK_OFFSET: w["block_offset"],
+            L.C_EVENT_MAX_NS: w["event_max_ns"],
+            L.C_BLOCK_SEQ: w["block_seq"],
+            L.C_BLOCK_APPEND_NS: w["block_append_ns"],
+            L.C_BLOCK_EVENT_MIN_NS: w["block_event_min_ns"],
+            L.C_BLOCK_EVENT_MAX_NS: w["block_event_max_ns"],
+            L.C_INDEX_COUNT: w["index_count"],
+            L.C_FLAGS: L.CONTROL_FLAG_MONOTONE if w["monotone"] else 0,
+            L.C_ACTIVE_BASE: self.header.base_seq,
+            L.C_SETTINGS_POS: position(self.map.number, w["settings_offset"]),
+            L.C_HEAD: self.head,
+            L.C_RESERVED: self.head,
+        }
+
+
+def is_leftover(name: str) -> bool:
+    """Whether a file is the unfinished work of a process that died."""
+    return name == control.TEMPORARY or (name.startswith("next.") and name.endswith(".tmp"))
+
+
+def sweep(directory: str) -> None:
+    """Delete leftovers; under LOCK_EX only."""
+    for name in files.list_dir(directory):
+        if is_leftover(name):
+            files.unlink(os.path.join(directory, name))
+
+
+def check_is_free(directory: str) -> None:
+    """Refuse to make a log in a directory that holds something else."""
+    known = {control.NAME, control.TEMPORARY, "consumers", "archive"}
+    others = [n for n in files.list_dir(directory) if n not in known and not is_leftover(n)]
+    if others:
+        raise Usage(
+            f"{directory}: is not a log and not empty (it holds {sorted(others)[0]!r}); "
+            "give the path of a new directory"
+        )
+
+
+def create_first(directory: str, dir_fd: int, settings: Settings) -> None:
+    """Make the first segment of a new log."""
+    header = Header(
+        uuid=os.urandom(16),
+        base_seq=1,
+        number=1,
+        generation=0,
+        created_ns=_core.now_ns(),
+        segment_bytes=settings.segment_size,
+        prior_append_ns=0,
+        prior_event_max_ns=0,
+        monotone=True,
+        settings=settings.to_json(),
+    )
+    start_segment(directory, header, settings)
+    name_segment(directory, dir_fd, header)
+
+
+def start_segment(directory: str, header: Header, settings: Settings) -> None:
+    """Give the prepared file, or a new one, its header on the device; it has no name yet."""
+    temporary = os.path.join(directory, NEXT)
+    if not _fits(temporary, header):
+        files.unlink(temporary)
+        files.close(segment.prepare_file(temporary, header.segment_bytes, settings.file_mode))
+    fd = files.open_file(temporary, write=True)
+    try:
+        segment.write_start(fd, header, temporary)
+    finally:
+        files.close(fd)
+    _core.fail_point("segment.started")
+
+
+def _fits(temporary: str, header: Header) -> bool:
+    """Whether a file prepared earlier has its first blocks where this header wants them."""
+    if not files.exists(temporary):
+        return False
+    fd = files.open_file(temporary, write=False)
+    try:
+        return header.data_offset < files.size(fd, temporary) <= header.footer_offset
+    finally:
+        files.close(fd)
+
+
+def name_segment(directory: str, dir_fd: int, header: Header) -> None:
+    """Make the started segment part of the log."""
+    files.rename(
+        os.path.join(directory, NEXT), os.path.join(directory, segment.file_name(header.base_seq))
+    )
+    _core.fail_point("segment.named")
+    files.sync_dir(dir_fd, directory)
+    _core.fail_point("segment.synced")
+
+
+def successor_of(active: Active) -> Header:
+    """The header of the segment that follows ``active``, whose walk ended in a roll frame."""
+    settings = active.settings
+    return Header(
+        uuid=active.header.uuid,
+        base_seq=active.walk["next_seq"],
+        number=active.header.number + 1,
+        generation=0,
+        created_ns=_core.now_ns(),
+        segment_bytes=settings.segment_size,
+        prior_append_ns=active.walk["last_append_ns"],
+        prior_event_max_ns=active.walk["event_max_ns"],
+        monotone=active.walk["monotone"],
+        settings=settings.to_json(),
+    )
+
+
+def settle_uuid(store: Store) -> bytes:
+    """The uuid that the log's segments share. Normally the newest two agree, and that is that."""
+    bases = store.bases(fresh=True)
+    newest = [_uuid_of(store, b) for b in bases[-2:]]
+    if len(set(newest)) > 1:
+        counts = Counter(_uuid_of(store, b) for b in bases).most_common(2)
+        if counts[0][1] == counts[1][1]:
+            raise Corrupt(
+                f"{store.path}: holds segments of different logs, and as many of one as of the other; "
+                "move the foreign ones away",
+                path=store.path,
+            )
+        newest = [counts[0][0]]
+    store.uuid = newest[-1]
+    return newest[-1]
+
+
+def _uuid_of(store: Store, base_seq: int) -> bytes:
+    path = store.file(base_seq)
+    fd = files.open_file(path, write=False)
+    try:
+        return segment.read_header(fd, path).uuid
+    finally:
+        files.close(fd)
+
+
+def last_segment(store: Store, *, write: bool) -> tuple[SegmentMap, Header]:
+    """The newest segment that belongs to the log.
+
+    A sealed one is not the newest: its successor had its name before the footer was written. Who
+    only reads may stop there; who writes would use seqs again that were given out.
+    """
+    while True:
+        bases = store.bases(fresh=True)
+        if not bases:
+            raise Corrupt(f"{store.path}: no segment of this log is left", path=store.path)
+        path = store.file(bases[-1])
+        m, header = segment.map_segment(path, write=write)
+        why = None
+        if header.uuid != store.uuid:
+            why = "it belongs to another log"
+        elif header.base_seq != bases[-1]:
+            why = f"it is the segment of seq {header.base_seq} under another name"
+        elif len(bases) > 1:
+            before = store.open(bases[-2])
+            if before is not None and (
+                before.next_seq > header.base_seq or before.number >= header.number
+            ):
+                why = f"it begins inside the segment of seq {before.base_seq}"
+        if why is None:
+            if m.data_end and write:
+                raise store.missing(m.next_seq, None)
+            return m, header
+        store.set_aside(bases[-1], why)
+
+
+def find_end(store: Store, *, hint: Words | None, write: bool) -> Active:
+    """Walk the newest segment to its end. ``hint``: words of a control of this boot, if any."""
+    m, header = last_segment(store, write=write)
+    limit = m.grown()
+    if m.data_end:
+        walk, _, _ = m.walk(header.data_offset)
+        walk |= {"offset": m.data_end, "next_seq": m.next_seq, "rolled": True}
+        return Active(m, header, walk)
+    known_head = 0
+    if hint is not None and hint[L.C_HEAD] >> 32 == m.number:
+        known_head = hint[L.C_HEAD] & 0xFFFFFFFF
+        active = _from_hint(m, header, hint, limit, known_head)
+        if active is not None:
+            return active
+    slot = segment.newest_slot(m.fd, header, m.path)
+    resume = {}
+    index_from = 0
+    if slot is not None and slot.offset > header.data_offset:
+        resume = {"settings_offset": slot.settings_offset, "monotone": slot.monotone}
+        index_from = slot.index_count
+    walk, state, bad_at = m.walk(limit, resume=resume, index_from=index_from, write_index=write)
+    floor = max(known_head, slot.offset if slot else 0)
+    if walk["offset"] < floor:
+        raise m.damage(bad_at or walk["offset"], state, walk["next_seq"] - 1)
+    return Active(m, header, walk)
+
+
+def _from_hint(
+    m: SegmentMap, header: Header, hint: Words, limit: int, known_head: int
+) -> Active | None:
+    """Begin at the last index entry that the old control knew of, if the frames bear it out."""
+    resume = {
+        "settings_offset": hint[L.C_SETTINGS_POS] & 0xFFFFFFFF,
+        "monotone": bool(hint[L.C_FLAGS] & L.CONTROL_FLAG_MONOTONE),
+    }
+    if known_head > limit:
+        return None
+    try:
+        walk, _, _ = m.walk(
+            limit, resume=resume, index_from=hint[L.C_INDEX_COUNT], write_index=m.writable
+        )
+    except Corrupt:
+        return None
+    return Active(m, header, walk) if walk["offset"] >= known_head else None
+
+
+def clear_tail(active: Active, limit: int) -> bool:
+    """Zero what lies between the published end and ``limit``; whether there was anything."""
+    m = active.map
+    start = active.walk["offset"]
+    limit = min(limit, m.grown())
+    if start >= limit:
+        return False
+    page_end = min(limit, -(-start // L.PAGE) * L.PAGE)
+    dirty = not m.is_zero(start, page_end)
+    at = files.next_data(m.fd, page_end, m.path) if page_end < limit else None
+    if at is not None and at < limit:
+        at = max(at, page_end)
+        dirty = not m.is_zero(at, limit) or dirty
+    if not dirty:
+        return False
+    m.zero(start, limit)
+    _core.fail_point("repair.zeroed")
+    files.sync_data(m.fd, m.path)
+    logger.info(
+        "%s: removed an unfinished append behind seq %d (bytes %d to %d)",
+        m.path,
+        active.walk["next_seq"] - 1,
+        start,
+        limit,
+    )
+    return True
+
+
+def ensure_blocks(active: Active) -> None:
+    """Have real blocks behind every byte that appends may touch without asking again."""
+    m = active.map
+    end = min(m.grown(), active.header.footer_offset)
+    start = active.walk["offset"] & ~(L.PAGE - 1)
+    files.allocate(
+        m.fd,
+        L.INDEX_OFFSET,
+        L.INDEX_OFFSET + segment.index_bytes_for(end - active.header.data_offset),
+        m.path,
+    )
+    files.allocate(m.fd, start, end, m.path)
+    m.grown()
+
+
+def recover(store: Store, dir_fd: int, hint: Words | None, *, limit: int | None = None) -> Active:
+    """Bring the log's end into order: the caller holds LOCK_EX or the write lock.
+
+    1. Walk the newest segment to the end of its published frames.
+    2. If they end in a roll frame, make the successor that it promises and go on there.
+    3. Zero what lies behind the end.
+    """
+    active = find_end(store, hint=hint, write=True)
+    _core.fail_point("repair.walked")
+    while active.walk["rolled"]:
+        header = successor_of(active)
+        start_segment(store.path, header, active.settings)
+        name_segment(store.path, dir_fd, header)
+        logger.info("%s: finished the roll that a dead process began", store.path)
+        active = find_end(store, hint=None, write=True)
+        limit = None
+    clear_tail(active, active.map.file_bytes if limit is None else limit)
+    ensure_blocks(active)
+    return active

@@ -1,0 +1,409 @@
+"""One segment file: its header, checkpoint slots and footer, making one and mapping one.
+
+Everything read from disk is checked here before anyone trusts it. Which segments there are is the
+store's business, and when to make or seal one is the steward's.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass
+
+from penstock import _core, files
+from penstock import layout as L
+from penstock._core import SegmentMap
+from penstock.errors import Corrupt, UnsupportedVersion
+
+SUFFIX = ".seg"
+
+
+def file_name(base_seq: int) -> str:
+    """The name of the segment that begins with ``base_seq``."""
+    return f"{base_seq:020d}{SUFFIX}"
+
+
+def base_of(name: str) -> int | None:
+    """The base seq that a file name stands for; None if it is not a segment's name."""
+    stem = name[: -len(SUFFIX)]
+    if not name.endswith(SUFFIX) or len(stem) != 20 or not (stem.isascii() and stem.isdigit()):
+        return None
+    base = int(stem)
+    return base if base >= 1 else None
+
+
+def index_capacity(segment_bytes: int) -> int:
+    """How many index entries a segment of that size can need."""
+    return segment_bytes // L.INDEX_STEP + 2
+
+
+def index_bytes_for(data_bytes: int) -> int:
+    """Bytes of index that frames of ``data_bytes`` in all can need, in whole pages."""
+    return _pages(index_capacity(data_bytes) * L.INDEX_ENTRY_BYTES)
+
+
+def _pages(nbytes: int) -> int:
+    return -(-nbytes // L.PAGE) * L.PAGE
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The first page of a segment."""
+
+    uuid: bytes
+    base_seq: int
+    number: int
+    generation: int
+    created_ns: int
+    segment_bytes: int
+    prior_append_ns: int
+    prior_event_max_ns: int
+    monotone: bool
+    settings: bytes
+
+    @property
+    def data_offset(self) -> int:
+        """Where the frames begin."""
+        return L.INDEX_OFFSET + index_bytes_for(self.segment_bytes)
+
+    @property
+    def footer_offset(self) -> int:
+        """Where the footer stands once the segment is sealed."""
+        return self.segment_bytes - L.PAGE
+
+    @property
+    def frames_end(self) -> int:
+        """Where appends stop: the roll frame still fits behind it."""
+        return self.footer_offset - L.FRAME_HEADER_BYTES
+
+    def pack(self) -> bytes:
+        """The page as it is on disk."""
+        page = bytearray(L.PAGE)
+        page[: len(L.SEGMENT_MAGIC)] = L.SEGMENT_MAGIC
+        struct.pack_into(
+            "<II16sQIIQQQQIIQQII",
+            page,
+            L.HEADER_VERSION,
+            L.FORMAT_VERSION,
+            L.BYTE_ORDER_MARK,
+            self.uuid,
+            self.base_seq,
+            self.number,
+            self.generation,
+            self.created_ns,
+            self.segment_bytes,
+            self.data_offset,
+            L.INDEX_OFFSET,
+            index_capacity(self.segment_bytes),
+            L.INDEX_STEP,
+            self.prior_append_ns,
+            self.prior_event_max_ns,
+            L.HEADER_FLAG_MONOTONE if self.monotone else 0,
+            len(self.settings),
+        )
+        page[L.HEADER_SETTINGS : L.HEADER_SETTINGS + len(self.settings)] = self.settings
+        _seal_page(page, L.HEADER_CRC)
+        return bytes(page)
+
+    @classmethod
+    def unpack(cls, page: bytes, path: str) -> Header:
+        """Check and take apart a header page."""
+        if len(page) < L.PAGE or page[: len(L.SEGMENT_MAGIC)] != L.SEGMENT_MAGIC:
+            raise Corrupt(f"{path}: this is not a segment: it does not begin as one", path=path)
+        version, order = struct.unpack_from("<II", page, L.HEADER_VERSION)
+        if order != L.BYTE_ORDER_MARK:
+            raise UnsupportedVersion(f"{path}: written in another byte order ({order:#x})", path=path)
+        if version != L.FORMAT_VERSION:
+            raise UnsupportedVersion(
+                f"{path}: format version {version}; this Penstock reads version {L.FORMAT_VERSION}",
+                path=path,
+            )
+        if not _page_is_good(page, L.HEADER_CRC):
+            raise Corrupt(f"{path}: the checksum of its header does not match", path=path, offset=0)
+        fields = struct.unpack_from("<16sQIIQQQQIIQQII", page, L.HEADER_UUID)
+        (uuid, base, number, generation, created, size, data, index, capacity, step) = fields[:10]
+        prior_append, prior_event, flags, settings_len = fields[10:]
+        header = cls(
+            uuid=uuid,
+            base_seq=base,
+            number=number,
+            generation=generation,
+            created_ns=created,
+            segment_bytes=size,
+            prior_append_ns=prior_append,
+            prior_event_max_ns=prior_event,
+            monotone=bool(flags & L.HEADER_FLAG_MONOTONE),
+            settings=page[L.HEADER_SETTINGS : L.HEADER_SETTINGS + settings_len],
+        )
+        sane = (
+            base >= 1
+            and number >= 1
+            and L.SEGMENT_BYTES_MIN <= size <= L.SEGMENT_BYTES_MAX
+            and size % L.PAGE == 0
+            and (data, index) == (header.data_offset, L.INDEX_OFFSET)
+            and (capacity, step) == (index_capacity(size), L.INDEX_STEP)
+            and settings_len <= L.SETTINGS_BYTES_MAX
+        )
+        if not sane:
+            raise Corrupt(f"{path}: its header contradicts itself", path=path, offset=0)
+        return header
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A checkpoint: frames up to ``offset`` were on the device when it was written."""
+
+    generation: int
+    offset: int
+    last_frame: int
+    last_seq: int
+    last_append_ns: int
+    settings_offset: int
+    index_count: int
+    event_max_ns: int
+    monotone: bool
+
+    def pack(self) -> bytes:
+        """The 512 bytes that stand at the start of a checkpoint page."""
+        data = bytearray(L.SLOT_BYTES)
+        data[: len(L.SLOT_MAGIC)] = L.SLOT_MAGIC
+        struct.pack_into(
+            "<QQQQQQQQQ",
+            data,
+            L.SLOT_GENERATION,
+            self.generation,
+            self.offset,
+            self.last_frame,
+            self.last_seq,
+            self.last_append_ns,
+            self.settings_offset,
+            self.index_count,
+            self.event_max_ns,
+            L.SLOT_FLAG_MONOTONE if self.monotone else 0,
+        )
+        _seal_page(data, L.SLOT_CRC)
+        return bytes(data)
+
+    @classmethod
+    def unpack(cls, data: bytes, header: Header) -> Slot | None:
+        """The slot, or None if it is not valid for a segment with that header."""
+        if len(data) < L.SLOT_BYTES or data[: len(L.SLOT_MAGIC)] != L.SLOT_MAGIC:
+            return None
+        if not _page_is_good(data, L.SLOT_CRC):
+            return None
+        fields = struct.unpack_from("<QQQQQQQQQ", data, L.SLOT_GENERATION)
+        slot = cls(*fields[:8], monotone=bool(fields[8] & L.SLOT_FLAG_MONOTONE))
+        inside = header.data_offset <= slot.offset <= header.footer_offset and slot.offset % L.ALIGN == 0
+        return slot if inside and slot.index_count <= index_capacity(header.segment_bytes) else None
+
+
+def first_slot(header: Header) -> Slot:
+    """The checkpoint of a segment without frames."""
+    return Slot(
+        generation=1,
+        offset=header.data_offset,
+        last_frame=0,
+        last_seq=header.base_seq - 1,
+        last_append_ns=header.prior_append_ns,
+        settings_offset=0,
+        index_count=0,
+        event_max_ns=header.prior_event_max_ns,
+        monotone=header.monotone,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What the footer of a sealed segment says about it."""
+
+    data_end: int
+    last_frame: int
+    count: int
+    first_seq: int
+    last_seq: int
+    next_seq: int
+    first_append_ns: int
+    last_append_ns: int
+    event_min_ns: int
+    event_max_ns: int
+    log_event_max_ns: int
+    sealed_ns: int
+    index_count: int
+    index_crc: int
+    data_crc: int
+    monotone: bool
+    log_monotone: bool
+    topics: frozenset[bytes] | None  # None: too many to keep
+
+    def pack(self, header: Header) -> bytes:
+        """The page as it is on disk."""
+        page = bytearray(L.PAGE)
+        page[: len(L.FOOTER_MAGIC)] = L.FOOTER_MAGIC
+        topics = b""
+        if self.topics is not None:
+            topics = b"".join(len(t).to_bytes(2, "little") + t for t in sorted(self.topics))
+        flags = (
+            (L.FOOTER_FLAG_MONOTONE if self.monotone else 0)
+            | (L.FOOTER_FLAG_LOG_MONOTONE if self.log_monotone else 0)
+            | (L.FOOTER_FLAG_TOPICS_COMPLETE if self.topics is not None else 0)
+        )
+        struct.pack_into(
+            "<II16sQIIQQQQQQQQQQQQIIIII",
+            page,
+            L.FOOTER_VERSION,
+            L.FORMAT_VERSION,
+            flags,
+            header.uuid,
+            header.base_seq,
+            header.number,
+            header.generation,
+            self.data_end,
+            self.last_frame,
+            self.count,
+            self.first_seq,
+            self.last_seq,
+            self.next_seq,
+            self.first_append_ns,
+            self.last_append_ns,
+            self.event_min_ns,
+            self.event_max_ns,
+            self.log_event_max_ns,
+            self.sealed_ns,
+            self.index_count,
+            self.index_crc,
+            self.data_crc,
+            len(self.topics or ()),
+            len(topics),
+        )
+        page[L.FOOTER_TOPICS : L.FOOTER_TOPICS + len(topics)] = topics
+        _seal_page(page, L.FOOTER_CRC)
+        return bytes(page)
+
+    @classmethod
+    def unpack(cls, page: bytes, header: Header) -> Summary | None:
+        """The summary, or None if the page is not a valid footer of that segment."""
+        if len(page) < L.PAGE or page[: len(L.FOOTER_MAGIC)] != L.FOOTER_MAGIC:
+            return None
+        if not _page_is_good(page, L.FOOTER_CRC):
+            return None
+        fields = struct.unpack_from("<II16sQIIQQQQQQQQQQQQIIIII", page, L.FOOTER_VERSION)
+        version, flags, *identity = fields[:6]
+        if version != L.FORMAT_VERSION or identity != [
+            header.uuid,
+            header.base_seq,
+            header.number,
+            header.generation,
+        ]:
+            return None
+        data_end, last_frame, *middle = fields[6:21]
+        topics_count, topics_len = fields[21:]
+        topics = None
+        if flags & L.FOOTER_FLAG_TOPICS_COMPLETE:
+            topics = _unpack_topics(page, topics_count, topics_len)
+        inside = header.data_offset <= last_frame < data_end <= header.footer_offset
+        if not inside or middle[10] > index_capacity(header.segment_bytes):
+            return None
+        return cls(
+            data_end,
+            last_frame,
+            *middle,
+            monotone=bool(flags & L.FOOTER_FLAG_MONOTONE),
+            log_monotone=bool(flags & L.FOOTER_FLAG_LOG_MONOTONE),
+            topics=topics,
+        )
+
+
+def _unpack_topics(page: bytes, count: int, nbytes: int) -> frozenset[bytes] | None:
+    if nbytes > L.TOPICS_BYTES_MAX:
+        return None
+    at = L.FOOTER_TOPICS
+    end = at + nbytes
+    found = []
+    while at < end:
+        n = int.from_bytes(page[at : at + 2], "little")
+        found.append(page[at + 2 : at + 2 + n])
+        at += 2 + n
+    return frozenset(found) if len(found) == count and at == end else None
+
+
+def _seal_page(page: bytearray, crc_at: int) -> None:
+    struct.pack_into("<I", page, crc_at, _core.crc32c(memoryview(page)[:crc_at]))
+
+
+def _page_is_good(page: bytes, crc_at: int) -> bool:
+    crc: int = struct.unpack_from("<I", page, crc_at)[0]
+    return crc == _core.crc32c(memoryview(page)[:crc_at])
+
+
+def read_header(fd: int, path: str) -> Header:
+    """The checked header of an open segment file."""
+    return Header.unpack(files.read_at(fd, L.PAGE, 0, path), path)
+
+
+def write_start(fd: int, header: Header, path: str) -> None:
+    """Give an allocated, still private file its header and first checkpoint, on the device."""
+    files.write_at(fd, first_slot(header).pack(), L.SLOT_A_OFFSET, path)
+    files.write_at(fd, header.pack(), 0, path)
+    files.sync_data(fd, path)
+
+
+def prepare_file(path: str, segment_bytes: int, mode: int) -> int:
+    """Make a private file with blocks for the start of a segment; returns its descriptor."""
+    fd = files.create_file(path, mode)
+    try:
+        data_offset = L.INDEX_OFFSET + index_bytes_for(segment_bytes)
+        step = min(L.ALLOCATE_STEP_MIN, segment_bytes - L.PAGE - data_offset)
+        files.allocate(fd, 0, L.INDEX_OFFSET + index_bytes_for(step), path)
+        files.allocate(fd, data_offset, data_offset + step, path)
+    except BaseException:
+        files.close(fd)
+        files.unlink(path)
+        raise
+    return fd
+
+
+def newest_slot(fd: int, header: Header, path: str) -> Slot | None:
+    """The newer valid checkpoint, if any."""
+    slots = [
+        Slot.unpack(files.read_at(fd, L.SLOT_BYTES, at, path), header)
+        for at in (L.SLOT_A_OFFSET, L.SLOT_B_OFFSET)
+    ]
+    return max((s for s in slots if s), key=lambda s: s.generation, default=None)
+
+
+def map_segment(path: str, *, write: bool = False) -> tuple[SegmentMap, Header]:
+    """Open, check and map a segment. The descriptor stays open only while it is not sealed."""
+    fd = files.open_file(path, write=write)
+    try:
+        header = read_header(fd, path)
+        summary = None
+        if files.size(fd, path) == header.segment_bytes:
+            page = files.read_at(fd, L.PAGE, header.footer_offset, path)
+            summary = Summary.unpack(page, header)
+    except BaseException:
+        files.close(fd)
+        raise
+    m = SegmentMap(fd, path, header.segment_bytes, write)
+    m.base_seq = header.base_seq
+    m.number = header.number
+    m.generation = header.generation
+    m.data_offset = header.data_offset
+    m.frames_end = header.frames_end
+    m.index_offset = L.INDEX_OFFSET
+    m.index_capacity = index_capacity(header.segment_bytes)
+    m.prior_append_ns = header.prior_append_ns
+    m.prior_event_max_ns = header.prior_event_max_ns
+    m.prior_monotone = header.monotone
+    if summary is not None:
+        m.summary = summary
+        m.data_end = summary.data_end
+        m.index_count = summary.index_count
+        m.index_crc = summary.index_crc
+        m.next_seq = summary.next_seq
+        m.close_fd()
+    return m, header
+
+
+def disk_bytes(path: str) -> int:
+    """Bytes that the file takes on the device."""
+    return os.stat(path).st_blocks * 512

@@ -1,0 +1,93 @@
+"""A log's settings: what they are, how they are checked, and their JSON form in the log itself."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from penstock import layout
+from penstock.errors import Corrupt, TooLarge, Usage, WrongType
+
+_UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+_SIZE = re.compile(r"\s*(\d+)\s*([A-Za-z]*)\s*")
+
+
+def parse_size(value: int | str, what: str) -> int:
+    """A number of bytes, given as an int or as text with B, KiB, MiB or GiB.
+
+    >>> parse_size("64MiB", "segment_size")
+    67108864
+    """
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise WrongType(f"{what} is a number of bytes or text like '64MiB', not {type(value).__name__}")
+    if isinstance(value, int):
+        return value
+    match = _SIZE.fullmatch(value)
+    unit = _UNITS.get(match[2].upper()) if match else None
+    if match is None or unit is None:
+        raise Usage(f"{what} {value!r} is not a size; write it like 65536, '64KiB', '64MiB' or '1GiB'")
+    return int(match[1]) * unit
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a log was told about itself. It lives in the log, never in a file beside it.
+
+    Attributes
+    ----------
+    segment_size : int
+        Bytes of one segment file. A change holds from the next segment on.
+    file_mode : int
+        Permission bits of every file of the log; the directory gets the matching x bits.
+    """
+
+    segment_size: int = layout.SEGMENT_BYTES_DEFAULT
+    file_mode: int = 0o600
+
+    def __post_init__(self) -> None:
+        size = self.segment_size
+        if not layout.SEGMENT_BYTES_MIN <= size <= layout.SEGMENT_BYTES_MAX or size % layout.PAGE:
+            raise Usage(
+                f"segment_size {size} is not a multiple of {layout.PAGE} "
+                f"from {layout.SEGMENT_BYTES_MIN} to {layout.SEGMENT_BYTES_MAX}"
+            )
+        if self.file_mode & ~0o666 or self.file_mode & 0o600 != 0o600:
+            raise Usage(
+                f"file_mode {self.file_mode:#o} must let its owner read and write "
+                "and may let group and others, such as 0o660"
+            )
+
+    @property
+    def dir_mode(self) -> int:
+        """The directory's permission bits: file_mode, with x wherever there is r."""
+        return self.file_mode | (self.file_mode & 0o444) >> 2
+
+    def changed(self, **changes: Any) -> Settings:
+        """These settings with some of them changed and checked."""
+        known = {f.name for f in fields(self)}
+        for name, value in list(changes.items()):
+            if name not in known:
+                raise Usage(f"there is no setting {name!r}; there are {', '.join(sorted(known))}")
+            if name == "segment_size":
+                changes[name] = parse_size(value, name)
+            elif isinstance(value, bool) or not isinstance(value, int):
+                raise WrongType(f"{name} is an int, not {type(value).__name__}")
+        return replace(self, **changes)
+
+    def to_json(self) -> bytes:
+        """The form that headers and settings frames carry."""
+        data = json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode()
+        if len(data) > layout.SETTINGS_BYTES_MAX:
+            raise TooLarge(f"the settings take {len(data)} bytes; at most {layout.SETTINGS_BYTES_MAX}")
+        return data
+
+    @classmethod
+    def from_json(cls, data: bytes, path: str) -> Settings:
+        """Settings from a header or frame; a name that this version does not know is an error."""
+        try:
+            loaded = json.loads(data)
+            return cls().changed(**loaded)
+        except (ValueError, TypeError) as error:
+            raise Corrupt(f"{path}: its settings cannot be read: {error}", path=path) from None

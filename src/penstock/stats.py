@@ -1,0 +1,54 @@
+"""Counts and sizes of a log, as ``log.stats()``."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from penstock import _core, files, segment
+from penstock import layout as L
+from penstock._core import Control
+from penstock.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What a log looks like from outside. Counters count since control was built."""
+
+    path: str
+    uuid: str
+    first_seq: int
+    last_seq: int
+    segments: int
+    disk_bytes: int
+    live: bool  # whether control is attached
+    repairs: int = 0
+    takeovers: int = 0
+    rolls: int = 0
+    lock: str = "portable" if _core.PORTABLE else "futex"
+    spurious: dict[str, str] = field(default_factory=dict)
+
+
+def collect(path: str, store: Store, control: Control | None, first: int, after: int) -> Stats:
+    """Look at the files and the counters."""
+    names = [n for n in files.list_dir(path) if segment.base_of(n) and n not in store.spurious]
+    counters = {"repairs": L.C_REPAIRS, "takeovers": L.C_TAKEOVERS, "rolls": L.C_ROLLS}
+    counted = {n: control.get(at) for n, at in counters.items()} if control is not None else {}
+    return Stats(
+        path=path,
+        uuid=(store.uuid or b"").hex(),
+        first_seq=first,
+        last_seq=after - 1,
+        segments=len(names),
+        disk_bytes=sum(_disk_bytes(os.path.join(path, n)) for n in names),
+        live=control is not None,
+        spurious=dict(store.spurious),
+        **counted,
+    )
+
+
+def _disk_bytes(path: str) -> int:
+    try:
+        return segment.disk_bytes(path)
+    except FileNotFoundError:
+        return 0  # retained away just now

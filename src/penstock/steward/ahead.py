@@ -1,0 +1,60 @@
+"""What a writing handle has done ahead of need: blocks, the next segment, seals of old ones."""
+
+from __future__ import annotations
+
+import logging
+
+from penstock import layout as L
+from penstock._core import Control, SegmentMap
+from penstock.segment import Header
+from penstock.settings import Settings
+from penstock.steward.roll import allocate_to, prepare
+from penstock.steward.seal import seal_finished
+from penstock.store import Store
+
+logger = logging.getLogger("penstock")
+
+
+class Ahead:
+    """The keeper's work for one handle. It holds the handle's parts, never the handle."""
+
+    def __init__(self, directory: str, uuid: bytes, control: Control) -> None:
+        self._directory = directory
+        self._control = control
+        self._store = Store(directory, uuid, [], lambda: 0)
+        self._sealed_below = 0
+        self.active: tuple[SegmentMap, Header, Settings] | None = None
+
+    def work(self) -> None:
+        """One round. Each part is safe to leave out or to do twice."""
+        if self.active is None:
+            return
+        m, header, settings = self.active
+        offset = self._allocate(m, header)
+        if offset > header.frames_end // 5 * 4:
+            prepare(self._directory, self._control, settings)
+        base = self._control.get(L.C_ACTIVE_BASE)
+        if base != self._sealed_below:
+            self._store.forget()
+            seal_finished(self._store, base)
+            self._sealed_below = base
+
+    def _allocate(self, m: SegmentMap, header: Header) -> int:
+        """Allocate a window ahead of head; returns head's offset, 0 if the log has moved on."""
+        control = self._control
+        head = control.get(L.C_HEAD)
+        offset = head & 0xFFFFFFFF
+        if head >> 32 != m.number:
+            return 0
+        wanted = offset + L.POPULATE_AHEAD_BYTES
+        if control.get(L.C_ALLOC_END) >= min(wanted, header.footer_offset):
+            return offset
+        control.lock()
+        try:
+            head = control.get(L.C_HEAD)
+            in_order = head == control.get(L.C_RESERVED) and not control.get32(L.C_SUSPECT)
+            if in_order and head >> 32 == m.number and m.fd >= 0:
+                allocate_to(control, m, header, offset)
+        finally:
+            control.unlock_write()
+        return offset

@@ -1,0 +1,99 @@
+"""Making room: allocating more of the active segment, preparing the next one, rolling to it.
+
+Everything here but ``prepare`` runs under the write lock, with the log already repaired.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from penstock import _core, files, segment
+from penstock import layout as L
+from penstock._core import Control, SegmentMap
+from penstock.errors import AlreadyExists
+from penstock.recovery import NEXT, Active, name_segment, start_segment, successor_of
+from penstock.settings import Settings
+
+logger = logging.getLogger("penstock")
+
+
+def allocate_to(control: Control, m: SegmentMap, header: segment.Header, end: int) -> None:
+    """Have blocks behind the segment up to ``end``, and its index, in growing steps."""
+    allocated = control.get(L.C_ALLOC_END)
+    step = min(max(allocated - header.data_offset, L.ALLOCATE_STEP_MIN), L.ALLOCATE_STEP_MAX)
+    target = min(max(end, allocated + step), header.footer_offset)
+    if target <= allocated:
+        return
+    index = segment.index_bytes_for(target - header.data_offset)
+    files.allocate(m.fd, L.INDEX_OFFSET, L.INDEX_OFFSET + index, m.path)
+    files.allocate(m.fd, allocated, target, m.path)
+    m.grown()
+    control.put(L.C_ALLOC_END, target)
+    control.add(L.C_ALLOCATIONS)
+
+
+def prepare(directory: str, control: Control, settings: Settings) -> None:
+    """Make ``next.tmp`` ready, off the append path. A file that is there already is left."""
+    if files.exists(os.path.join(directory, NEXT)):
+        return
+    own = os.path.join(directory, f"next.{control.token}.tmp")
+    try:
+        files.close(segment.prepare_file(own, settings.segment_size, settings.file_mode))
+    except AlreadyExists:
+        return  # another thread of this handle is at it
+    _core.fail_point("prepare.made")
+    control.lock()
+    try:
+        if files.exists(os.path.join(directory, NEXT)):
+            files.unlink(own)
+        else:
+            files.rename(own, os.path.join(directory, NEXT))
+    finally:
+        control.unlock_write()
+    _core.fail_point("prepare.named")
+
+
+def roll(directory: str, dir_fd: int, control: Control, active: Active) -> None:
+    """End the active segment with a roll frame and go on in a new one.
+
+    1. The successor's header is on the device, under no name yet.
+    2. Reserve the roll frame, commit it.
+    3. The successor gets its name, and the name is on the device.
+    4. Publish the new place.
+
+    Whoever dies behind 2 leaves ``reserved != head``, and the next lock holder finishes what the
+    frames say was begun.
+    """
+    m = active.map
+    offset = active.walk["offset"]
+    allocate_to(control, m, active.header, offset + L.FRAME_HEADER_BYTES)
+    now = max(_core.now_ns(), active.walk["last_append_ns"])
+    last = active.walk["last_frame"]
+    active.walk["last_append_ns"] = now
+    header = successor_of(active)
+    start_segment(directory, header, active.settings)
+    control.put(L.C_RESERVED, active.head + L.FRAME_HEADER_BYTES)
+    _core.fail_point("roll.reserved")
+    m.write_frame(offset, L.KIND_ROLL, b"", header.base_seq, now, last)
+    _core.fail_point("roll.committed")
+    name_segment(directory, dir_fd, header)
+    name = os.path.join(directory, segment.file_name(header.base_seq))
+    fresh, header = segment.map_segment(name, write=True)
+    walk, _, _ = fresh.walk(header.data_offset)
+    publish(control, Active(fresh, header, walk))
+    control.add(L.C_ROLLS)
+    _core.fail_point("roll.published")
+
+
+def publish(control: Control, active: Active) -> None:
+    """Store what recovery or a roll found; ``head`` next to last and ``reserved`` last."""
+    words = active.words()
+    head = words.pop(L.C_HEAD)
+    reserved = words.pop(L.C_RESERVED)
+    for at, value in words.items():
+        control.put(at, value)
+        _core.fail_point("repair.word")
+    control.put(L.C_HEAD, head)
+    _core.fail_point("repair.head")
+    control.put(L.C_RESERVED, reserved)

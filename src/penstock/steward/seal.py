@@ -1,0 +1,97 @@
+"""Sealing a segment that has rolled: the last index entry, a summary, the footer, its slack freed.
+
+It needs no lock: every process that seals a segment writes the same bytes to the same places, and
+the footer comes last. A segment that nobody sealed is complete all the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+
+from penstock import _core, files, segment
+from penstock import layout as L
+from penstock._core import SegmentMap
+from penstock.errors import Corrupt, NotFound
+from penstock.segment import Header, Summary
+from penstock.store import Store
+
+logger = logging.getLogger("penstock")
+
+
+def seal_finished(store: Store, active_base: int) -> int:
+    """Seal what has rolled and is not sealed, newest first, back to one that is; returns how many."""
+    sealed = 0
+    for base in reversed([b for b in store.bases(fresh=True) if b < active_base]):
+        try:
+            m, header = segment.map_segment(store.file(base), write=True)
+        except (NotFound, Corrupt):
+            continue
+        if header.uuid != store.uuid or header.base_seq != base:
+            continue
+        if m.data_end:
+            break
+        if not seal(m, header):
+            break
+        sealed += 1
+    return sealed
+
+
+def seal(m: SegmentMap, header: Header) -> bool:
+    """Seal one segment that ends in a roll frame; False if it does not, or is damaged."""
+    index_space = segment.index_bytes_for(header.footer_offset - header.data_offset)
+    files.allocate(m.fd, L.INDEX_OFFSET, L.INDEX_OFFSET + index_space, m.path)
+    walk, state, bad_at = m.walk(m.grown(), write_index=True)
+    if not walk["rolled"]:
+        logger.error("%s", m.damage(bad_at or walk["offset"], state, walk["next_seq"] - 1))
+        return False
+    entry_at = L.INDEX_OFFSET + walk["index_count"] * L.INDEX_ENTRY_BYTES
+    m.write(
+        entry_at,
+        struct.pack(
+            "<QQQQQ",
+            walk["block_offset"],
+            walk["block_seq"],
+            walk["block_append_ns"],
+            walk["block_event_min_ns"],
+            walk["block_event_max_ns"],
+        ),
+    )
+    index_count = walk["index_count"] + 1
+    _core.fail_point("seal.indexed")
+    count = walk["count"]
+    summary = Summary(
+        data_end=walk["offset"],
+        last_frame=walk["last_frame"],
+        count=count,
+        first_seq=header.base_seq if count else 0,
+        last_seq=walk["next_seq"] - 1 if count else 0,
+        next_seq=walk["next_seq"],
+        first_append_ns=walk["first_append_ns"],
+        last_append_ns=walk["last_append_ns"],
+        event_min_ns=walk["event_min_ns"] if count else 0,
+        event_max_ns=walk["event_seen_max_ns"],
+        log_event_max_ns=walk["event_max_ns"],
+        sealed_ns=_core.now_ns(),
+        index_count=index_count,
+        index_crc=m.crc_of(L.INDEX_OFFSET, index_count * L.INDEX_ENTRY_BYTES),
+        data_crc=m.crc_of(header.data_offset, walk["offset"] - header.data_offset),
+        monotone=walk["monotone_here"],
+        log_monotone=walk["monotone"],
+        topics=_topics(m, header.data_offset, walk["offset"]),
+    )
+    files.allocate(m.fd, header.footer_offset, header.segment_bytes, m.path)
+    _core.fail_point("seal.allocated")
+    files.write_at(m.fd, summary.pack(header), header.footer_offset, m.path)
+    _core.fail_point("seal.written")
+    slack = -(-summary.data_end // L.PAGE) * L.PAGE
+    files.punch(m.fd, slack, header.footer_offset, m.path)
+    used_index = L.INDEX_OFFSET + -(-index_count * L.INDEX_ENTRY_BYTES // L.PAGE) * L.PAGE
+    files.punch(m.fd, used_index, header.data_offset, m.path)
+    return True
+
+
+def _topics(m: SegmentMap, start: int, end: int) -> frozenset[bytes] | None:
+    topics = m.topics(start, end)
+    fits = sum(2 + len(t) for t in topics) <= L.TOPICS_BYTES_MAX
+    return frozenset(topics) if fits else None

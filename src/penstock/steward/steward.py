@@ -1,0 +1,28 @@
+"""The steward of one log: the face of maintenance, as ``log.steward``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.log import Log
+
+
+class Steward:
+    """Maintenance that a user asks for by hand."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    def roll(self) -> int:
+        """End the active segment and begin a new one; returns the new segment's first seq.
+
+        A segment without events is left as it is.
+
+        >>> log = penstock.open(path)
+        >>> log.append(b"old")
+        1
+        >>> log.steward.roll()
+        2
+        """
+        return self._log._roll_now()
