@@ -225,31 +225,33 @@ cdef class Control:
         psk_store32(self.words + PSK_C_WAITING, 1)
         self.wake_readers()
 
-    def lock(self, timeout=None):
+    cdef int lock_or_raise(self, timeout) except -1:
         """Take the write lock, for work in Python. Raises Busy after ``timeout`` seconds."""
         cdef int64_t deadline = deadline_after(timeout)
         cdef int rc
         self.live()
         if self.lock_try():
-            return
+            return 0
         self.pin()
         try:
             while True:
                 with nogil:
                     rc = self.lock_wait(deadline)
                 if rc == OK:
-                    return
+                    return 0
                 if rc == TIMED_OUT:
-                    raise Busy(f"another process held the write lock for {timeout} s; try again")
+                    raise Busy(f"another process held the write lock for {timeout:.3g} s; try again")
                 PyErr_CheckSignals()
         finally:
             self.unpin()
 
-    def unlock_write(self):
-        """Give up the write lock."""
-        self.live()
-        with nogil:
-            self.unlock()
+    def locked(self, timeout=None):
+        """A context manager that holds the write lock.
+
+        It is compiled, so that a signal handler's exception cannot arise between taking the lock
+        and entering the block that gives it up.
+        """
+        return Locked(self, timeout)
 
     cdef int wait_change(self, uint32_t seen, int64_t ns, int64_t nap_ns) noexcept nogil:
         """Sleep until the notify word is no longer ``seen``, at most ``ns``."""
@@ -257,6 +259,32 @@ cdef class Control:
             psk_sleep_ns(nap_ns if nap_ns < ns else ns)
             return 0
         return psk_futex_wait(self.words + PSK_C_NOTIFY, seen, ns)
+
+
+@cython.final
+cdef class Locked:
+    """The write lock, held for the length of a ``with`` block."""
+
+    cdef Control control
+    cdef object timeout
+
+    def __init__(self, Control control, timeout):
+        self.control = control
+        self.timeout = timeout
+
+    def __enter__(self):
+        self.control.lock_or_raise(self.timeout)
+        self.control.pin()
+
+    def __exit__(self, *_):
+        with nogil:
+            self.control.unlock()
+        self.control.unpin()
+
+
+cdef object seconds_until(int64_t deadline):
+    """What is left until a deadline of ``deadline_after``, as a timeout."""
+    return None if deadline < 0 else max(0.0, (deadline - psk_monotonic_ns()) / 1e9)
 
 
 cdef int64_t deadline_after(object timeout) except? -2:

@@ -18,10 +18,10 @@ from cpython.buffer cimport (
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
-from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.ref cimport PyObject
-from cpython.unicode cimport PyUnicode_CheckExact, PyUnicode_DecodeUTF8
+from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.errno cimport EINTR, ETIMEDOUT, errno
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
@@ -33,10 +33,8 @@ from penstock.errors import (
     Busy,
     Closed,
     Corrupt,
+    Gap,
     Internal,
-    Io,
-    NotFound,
-    Permission,
     Poisoned,
     TooLarge,
     UnsupportedVersion,
@@ -82,6 +80,7 @@ cdef extern from "_native.h" nogil:
         PSK_C_NOTIFY, PSK_C_WAITING, PSK_C_POISONED, PSK_C_TAKEOVERS
         PSK_CONTROL_FLAG_MONOTONE, PSK_TOKEN_MAX
         PSK_POPULATE_AHEAD_BYTES, PSK_POPULATE_CHUNK_BYTES, PSK_GIL_COPY_BYTES_MAX
+        PSK_WRITE_BYTES_MIN, PSK_WRITE_SCRATCH_BYTES
         PSK_LOCK_SPINS, PSK_LOCK_SLICE_NS, PSK_WAIT_SLICE_NS
     const uint32_t PSK_LOCK_WAITERS
     const uint64_t PSK_TOKEN_BYTE
@@ -123,6 +122,10 @@ cdef extern from "_native.h" nogil:
     void psk_filler_stop(psk_filler *f)
     int psk_fail_armed, psk_fail_left, psk_fail_signal
     void psk_fail(int number)
+    bint psk_write_all(
+        int fd, uint64_t offset, const void *a, size_t a_len, const void *b, size_t b_len,
+        const void *c, size_t c_len)
+    void psk_prefetch(const void *p)
     int psk_fallocate(int fd, int mode, int64_t offset, int64_t nbytes)
     uint64_t psk_fs_magic(int fd)
     void psk_setup()
@@ -131,6 +134,78 @@ psk_setup()
 
 PORTABLE = bool(PSK_IS_PORTABLE)
 CRC_HARDWARE = bool(psk_crc_hardware)
+
+# The numbers that this module was compiled with; a test compares them with layout.py.
+LAYOUT = {
+    "PAGE": PSK_PAGE,
+    "FORMAT_VERSION": PSK_FORMAT_VERSION,
+    "TOPIC_BYTES_MAX": PSK_TOPIC_BYTES_MAX,
+    "KEY_BYTES_MAX": PSK_KEY_BYTES_MAX,
+    "HEADERS_BYTES_MAX": PSK_HEADERS_BYTES_MAX,
+    "VALUE_BYTES_MAX": PSK_VALUE_BYTES_MAX,
+    "FRAME_CRC": PSK_FRAME_CRC,
+    "FRAME_SEQ": PSK_FRAME_SEQ,
+    "FRAME_APPEND_NS": PSK_FRAME_APPEND_NS,
+    "FRAME_BACK": PSK_FRAME_BACK,
+    "FRAME_BATCH_LEFT": PSK_FRAME_BATCH_LEFT,
+    "FRAME_KEY_LEN": PSK_FRAME_KEY_LEN,
+    "FRAME_HEADERS_LEN": PSK_FRAME_HEADERS_LEN,
+    "FRAME_TOPIC_LEN": PSK_FRAME_TOPIC_LEN,
+    "FRAME_KIND": PSK_FRAME_KIND,
+    "FRAME_FLAGS": PSK_FRAME_FLAGS,
+    "FRAME_HEADER_BYTES": PSK_FRAME_HEADER_BYTES,
+    "NO_KEY": PSK_NO_KEY,
+    "NULL_HEADER": PSK_NULL_HEADER,
+    "KIND_DATA": PSK_KIND_DATA,
+    "KIND_DELETE": PSK_KIND_DELETE,
+    "KIND_ROLL": PSK_KIND_ROLL,
+    "KIND_SETTINGS": PSK_KIND_SETTINGS,
+    "KIND_MAX": PSK_KIND_MAX,
+    "FLAG_EVENT_TIME": PSK_FLAG_EVENT_TIME,
+    "FLAGS_KNOWN": PSK_FLAGS_KNOWN,
+    "INDEX_STEP": PSK_INDEX_STEP,
+    "INDEX_ENTRY_BYTES": PSK_INDEX_ENTRY_BYTES,
+    "INDEX_ENTRY_OFFSET": PSK_INDEX_ENTRY_OFFSET,
+    "INDEX_ENTRY_SEQ": PSK_INDEX_ENTRY_SEQ,
+    "INDEX_ENTRY_APPEND_NS": PSK_INDEX_ENTRY_APPEND_NS,
+    "INDEX_ENTRY_EVENT_MIN_NS": PSK_INDEX_ENTRY_EVENT_MIN_NS,
+    "INDEX_ENTRY_EVENT_MAX_NS": PSK_INDEX_ENTRY_EVENT_MAX_NS,
+    "TOPICS_BYTES_MAX": PSK_TOPICS_BYTES_MAX,
+    "CONTROL_BYTES": PSK_CONTROL_BYTES,
+    "C_UUID": PSK_C_UUID,
+    "C_LOCK": PSK_C_LOCK,
+    "C_NEXT_TOKEN": PSK_C_NEXT_TOKEN,
+    "C_SUSPECT": PSK_C_SUSPECT,
+    "C_HEAD": PSK_C_HEAD,
+    "C_RESERVED": PSK_C_RESERVED,
+    "C_NEXT_SEQ": PSK_C_NEXT_SEQ,
+    "C_LAST_APPEND_NS": PSK_C_LAST_APPEND_NS,
+    "C_LAST_FRAME": PSK_C_LAST_FRAME,
+    "C_ALLOC_END": PSK_C_ALLOC_END,
+    "C_BLOCK_OFFSET": PSK_C_BLOCK_OFFSET,
+    "C_EVENT_MAX_NS": PSK_C_EVENT_MAX_NS,
+    "C_BLOCK_SEQ": PSK_C_BLOCK_SEQ,
+    "C_BLOCK_APPEND_NS": PSK_C_BLOCK_APPEND_NS,
+    "C_BLOCK_EVENT_MIN_NS": PSK_C_BLOCK_EVENT_MIN_NS,
+    "C_BLOCK_EVENT_MAX_NS": PSK_C_BLOCK_EVENT_MAX_NS,
+    "C_INDEX_COUNT": PSK_C_INDEX_COUNT,
+    "C_FLAGS": PSK_C_FLAGS,
+    "C_SETTINGS_POS": PSK_C_SETTINGS_POS,
+    "C_NOTIFY": PSK_C_NOTIFY,
+    "C_WAITING": PSK_C_WAITING,
+    "C_POISONED": PSK_C_POISONED,
+    "C_TAKEOVERS": PSK_C_TAKEOVERS,
+    "CONTROL_FLAG_MONOTONE": PSK_CONTROL_FLAG_MONOTONE,
+    "TOKEN_MAX": PSK_TOKEN_MAX,
+    "POPULATE_AHEAD_BYTES": PSK_POPULATE_AHEAD_BYTES,
+    "POPULATE_CHUNK_BYTES": PSK_POPULATE_CHUNK_BYTES,
+    "GIL_COPY_BYTES_MAX": PSK_GIL_COPY_BYTES_MAX,
+    "LOCK_SPINS": PSK_LOCK_SPINS,
+    "LOCK_SLICE_NS": PSK_LOCK_SLICE_NS,
+    "WAIT_SLICE_NS": PSK_WAIT_SLICE_NS,
+    "LOCK_WAITERS": PSK_LOCK_WAITERS,
+    "TOKEN_BYTE": PSK_TOKEN_BYTE,
+}
 
 cdef enum:
     OK = 0
@@ -150,19 +225,20 @@ cdef enum:
     FP_RESERVED = 1
     FP_BODY = 2
     FP_BATCH_BODY = 3
-    FP_COMMIT = 4
-    FP_HEAD = 5
-    FP_WORDS = 6
-    FP_LOCKED = 7
-    FP_UNLOCKED = 8
-    FP_WAITING = 9
-    FP_TOOK_OVER = 10
-    FP_ZERO = 11
-    FP_NAMED = 12
+    FP_WRITTEN = 4
+    FP_COMMIT = 5
+    FP_HEAD = 6
+    FP_WORDS = 7
+    FP_LOCKED = 8
+    FP_UNLOCKED = 9
+    FP_WAITING = 10
+    FP_TOOK_OVER = 11
+    FP_ZERO = 12
+    FP_NAMED = 13
 
 _FAIL_NAMES = (
-    "publish.reserved", "publish.body", "publish.batch_body", "publish.commit", "publish.head",
-    "publish.words", "lock.taken", "lock.given", "lock.waiting", "lock.took_over", "repair.zeroing",
+    "publish.reserved", "publish.body", "publish.batch_body", "publish.written", "publish.commit",
+    "publish.head", "publish.words", "lock.taken", "lock.given", "lock.waiting", "lock.took_over", "repair.zeroing",
 )
 _fail_name = None
 

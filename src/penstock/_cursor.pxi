@@ -89,6 +89,14 @@ cdef class Cursor:
         m = self.log._segment_for(self.next)
         if m is None:
             return False
+        if m.base_seq > self.next:
+            if self.follows:
+                raise Gap(
+                    f"{self.log.path}: the events from seq {self.next} on are gone; "
+                    f"the first one still there is {m.base_seq}",
+                    first_seq=m.base_seq,
+                )
+            self.next = m.base_seq
         head = self.log.head()
         limit = head & OFFSET_MASK if m.number == head >> 32 else m.grown()
         self.enter(m, m.seek(self.log, self.next, limit), limit)

@@ -20,6 +20,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
@@ -441,6 +442,37 @@ static void psk_fail_hit(void) {
 static inline int psk_fallocate(int fd, int mode, int64_t offset, int64_t bytes) {
     return fallocate(fd, mode, offset, bytes) == 0 ? 0 : errno;
 }
+
+/* Write all of the three pieces at `offset`; 0 if the kernel did not take them all. */
+static inline int psk_write_all(int fd, uint64_t offset, const void *a, size_t a_len, const void *b,
+                                size_t b_len, const void *c, size_t c_len) {
+    struct iovec v[3] = {{(void *)(uintptr_t)a, a_len}, {(void *)(uintptr_t)b, b_len}, {(void *)(uintptr_t)c, c_len}};
+    struct iovec *at = v;
+    int left = 3;
+    while (left) {
+        if (at->iov_len == 0) {
+            at++;
+            left--;
+            continue;
+        }
+        ssize_t n = pwritev(fd, at, left, (off_t)offset);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return 0;
+        offset += (uint64_t)n;
+        while (left && (size_t)n >= at->iov_len) {
+            n -= (ssize_t)at->iov_len;
+            at++;
+            left--;
+        }
+        if (left) {
+            at->iov_base = (char *)at->iov_base + n;
+            at->iov_len -= (size_t)n;
+        }
+    }
+    return 1;
+}
+
+static inline void psk_prefetch(const void *p) { __builtin_prefetch(p); }
 
 static inline uint64_t psk_fs_magic(int fd) {
     struct statfs s;

@@ -128,6 +128,49 @@ cdef FrameState walk_frames(
     return FRAME_GOOD
 
 
+cdef inline uint64_t index_find(const char *index, uint64_t count, uint64_t seq) noexcept nogil:
+    """How many entries begin at or before ``seq``."""
+    cdef uint64_t low = 0, high = count, middle, low_seq, high_seq, seen
+    cdef int guesses = 0
+    if count == 0 or psk_get64(index + PSK_INDEX_ENTRY_SEQ) > seq:
+        return 0
+    if psk_get64(index + (count - 1) * PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_SEQ) <= seq:
+        return count
+    # Here entry `low` <= seq < entry `high`. Seqs grow almost evenly, so guess first, then halve.
+    high = count - 1
+    while high - low > 1:
+        middle = (low + high) >> 1
+        if guesses < 3 and high - low > 8:
+            guesses += 1
+            low_seq = psk_get64(index + low * PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_SEQ)
+            high_seq = psk_get64(index + high * PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_SEQ)
+            if low_seq <= seq < high_seq:
+                middle = low + <uint64_t>(
+                    <double>(seq - low_seq) / <double>(high_seq - low_seq) * <double>(high - low))
+                if middle <= low:
+                    middle = low + 1
+                elif middle >= high:
+                    middle = high - 1
+        seen = psk_get64(index + middle * PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_SEQ)
+        if seen <= seq:
+            low = middle
+        else:
+            high = middle
+    return low + 1
+
+
+cdef inline void prefetch_frames(
+    const char *base, uint64_t at, uint64_t end, uint64_t frames, uint64_t steps
+) noexcept nogil:
+    """Ask for the headers that a walk of ``steps`` frames will need, as if all were of one size."""
+    cdef uint64_t size, i
+    if frames == 0 or steps > frames:
+        return
+    size = (end - at) // frames
+    for i in range(1, steps + 1 if steps < 40 else 40):
+        psk_prefetch(base + at + i * size)
+
+
 _FRAME_STATES = {
     FRAME_ZERO: "not published",
     FRAME_LENGTH: "a length that does not fit",
@@ -137,6 +180,10 @@ _FRAME_STATES = {
 }
 
 
+cdef enum:
+    TOPIC_SLOTS = 1024
+
+
 cdef class SegmentMap:
     """One segment file in memory. The checked header fields are given by the segment module."""
 
@@ -144,7 +191,6 @@ cdef class SegmentMap:
     cdef size_t mapped
     cdef char *own_index           # built here when the file has none that can be trusted
     cdef uint64_t own_index_count
-    cdef Walk own_walk
     cdef uint32_t fork_generation
     cdef public int fd
     cdef public object path
@@ -370,14 +416,15 @@ cdef class SegmentMap:
         cdef uint64_t bad_at = 0
         cdef char *index = <char *>PyMem_Malloc(capacity * PSK_INDEX_ENTRY_BYTES)
         cdef bint holes = self.generation > 0
+        cdef Walk w
         if index == NULL:
             raise MemoryError
-        self.walk_begin(&self.own_walk)
+        self.walk_begin(&w)
         with nogil:
-            walk_frames(self.base, limit, holes, True, &self.own_walk, index, &bad_at)
+            walk_frames(self.base, limit, holes, True, &w, index, &bad_at)
         PyMem_Free(self.own_index)
         self.own_index = index
-        self.own_index_count = self.own_walk.index_count
+        self.own_index_count = w.index_count
         return 0
 
     cdef char *index_for(self, LogCore log, uint64_t *count) except NULL:
@@ -410,25 +457,26 @@ cdef class SegmentMap:
 
         If there is none: of the roll frame, or ``limit`` in a segment that has not rolled.
         """
-        cdef uint64_t count = 0, low = 0, high, middle, at, total = 0
+        cdef uint64_t count = 0, block, at, next_at, total = 0
         cdef char *index = self.index_for(log, &count)
+        cdef char *entry
         cdef FrameState state
         cdef const char *p
-        if seq <= self.base_seq:
-            at = self.data_offset
-        else:
-            high = count
-            while low < high:
-                middle = (low + high) >> 1
-                if psk_get64(index + middle * PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_SEQ) <= seq:
-                    low = middle + 1
-                else:
-                    high = middle
-            at = self.data_offset
-            if low:
-                at = psk_get64(index + (low - 1) * PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_OFFSET)
-                if at < self.data_offset or at > limit or at % 8:
-                    raise self.damage(at, FRAME_LENGTH)
+        at = self.data_offset
+        block = index_find(index, count, seq)
+        if block:
+            entry = index + (block - 1) * PSK_INDEX_ENTRY_BYTES
+            at = psk_get64(entry + PSK_INDEX_ENTRY_OFFSET)
+            if at < self.data_offset or at > limit or at % 8:
+                raise self.damage(at, FRAME_LENGTH)
+            if block < count:
+                next_at = psk_get64(entry + PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_OFFSET)
+                if next_at > at and next_at < limit:
+                    prefetch_frames(
+                        self.base, at, next_at,
+                        psk_get64(entry + PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_SEQ)
+                        - psk_get64(entry + PSK_INDEX_ENTRY_SEQ),
+                        seq - psk_get64(entry + PSK_INDEX_ENTRY_SEQ))
         while at < limit:
             p = self.base + at
             state = frame_check(p, limit - at, False, &total)
@@ -507,22 +555,55 @@ cdef class SegmentMap:
             raise self.damage(at - back, FRAME_ORDER)
         return at - back
 
+    def digest(self, uint64_t start, uint64_t limit):
+        """CRC32C over the first 8 bytes (commit and crc) of every frame from ``start`` to ``limit``.
+
+        Each frame's crc stands for its contents, so this stands for all of them.
+        """
+        cdef uint64_t at = start, total = 0
+        cdef uint32_t c = 0xFFFFFFFF
+        cdef FrameState state = FRAME_GOOD
+        with nogil:
+            while at < limit:
+                state = frame_check(self.base + at, limit - at, False, &total)
+                if state != FRAME_GOOD:
+                    break
+                c = psk_crc(c, self.base + at, PSK_FRAME_SEQ)
+                at += total
+        if state != FRAME_GOOD:
+            raise self.damage(at, state)
+        return <uint32_t>~c
+
     def topics(self, uint64_t start, uint64_t limit):
         """The distinct topics of the events from ``start`` to ``limit``, as a set of bytes."""
         cdef uint64_t at = start, total = 0
-        cdef const char *last = NULL
-        cdef uint16_t last_len = 0, n
-        cdef FrameState state
+        cdef const char *seen[TOPIC_SLOTS]  # frames whose topics were found, by hash of the topic
+        cdef uint32_t slot
+        cdef uint16_t n
+        cdef FrameState state = FRAME_GOOD
+        memset(seen, 0, sizeof(seen))
         found = set()
         while at < limit:
-            state = frame_check(self.base + at, limit - at, False, &total)
+            with nogil:
+                while at < limit:
+                    state = frame_check(self.base + at, limit - at, False, &total)
+                    if state != FRAME_GOOD:
+                        break
+                    if is_event(self.base + at):
+                        n = psk_get16(self.base + at + PSK_FRAME_TOPIC_LEN)
+                        slot = psk_crc(0, frame_topic(self.base + at), n) % TOPIC_SLOTS
+                        if (
+                            seen[slot] == NULL
+                            or psk_get16(seen[slot] + PSK_FRAME_TOPIC_LEN) != n
+                            or memcmp(frame_topic(seen[slot]), frame_topic(self.base + at), n) != 0
+                        ):
+                            seen[slot] = self.base + at
+                            break
+                    at += total
             if state != FRAME_GOOD:
                 raise self.damage(at, state)
-            if is_event(self.base + at):
+            if at < limit:
                 n = psk_get16(self.base + at + PSK_FRAME_TOPIC_LEN)
-                if last == NULL or n != last_len or memcmp(frame_topic(self.base + at), last, n) != 0:
-                    last = frame_topic(self.base + at)
-                    last_len = n
-                    found.add(PyBytes_FromStringAndSize(last, n))
-            at += total
+                found.add(PyBytes_FromStringAndSize(frame_topic(self.base + at), n))
+                at += total
         return found

@@ -27,7 +27,9 @@ def backup(
 ) -> int:
     """Copy every segment up to ``head``; returns the last seq copied."""
     if os.path.lexists(target):
-        raise AlreadyExists(f"{target}: something is there already; give the path of a new directory")
+        raise AlreadyExists(
+            f"{target}: something is there already; give the path of a new directory"
+        )
     partial = f"{target.rstrip('/')}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     files.make_dir(partial, settings.dir_mode)

@@ -175,7 +175,7 @@ def attach_writer(
         files.unlock(dir_fd, directory)
         if deadline is not None and time.monotonic() >= deadline:
             raise Busy(
-                f"{directory}: another process has the log open, but control cannot be used: {why}; "
+                f"{directory}: another process has the log open, but control is unusable: {why}; "
                 "close the log in every process and open it again"
             )
         time.sleep(nap)

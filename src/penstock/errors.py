@@ -167,7 +167,9 @@ def from_os(error: OSError, doing: str, path: str) -> PenstockError:
     code = error.errno or 0
     text = f"{doing} {path}: {os.strerror(code) if code else error}"
     if code in _DISK_FULL:
-        return _with_errno(DiskFull(f"{text}; free some space and try again, nothing was lost"), code)
+        return _with_errno(
+            DiskFull(f"{text}; free some space and try again, nothing was lost"), code
+        )
     if code in _DENIED:
         return _with_errno(Permission(f"{text}; check who owns it and its mode"), code)
     if code == errno.ENOENT:

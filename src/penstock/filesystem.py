@@ -28,7 +28,8 @@ def check_file_system(fd: int, path: str, *, insist: bool, write: bool) -> bool:
         return True
     if write:
         raise Usage(
-            f"{path}: is on {name}, where a live log is not safe: processes may not see each other's "
-            "appends. Use a local directory, or any_file_system=True if one host alone has it open"
+            f"{path}: is on {name}, where a live log is not safe: processes may not see each "
+            "other's appends. Use a local directory, or any_file_system=True "
+            "if one host alone has it open"
         )
     return False

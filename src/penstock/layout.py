@@ -1,4 +1,4 @@
-"""Every offset, size, magic and limit of the on-disk format and of control: the only home of numbers.
+"""Every offset, size, magic and limit of the disk format and of control: the home of numbers.
 
 The build turns this module into ``_layout.h`` for the compiled core, and a test checks both against
 ``docs/format.md``. Each offset is derived from the one before it. This module imports nothing and
@@ -211,6 +211,8 @@ ALLOCATE_STEP_MIN = 64 << 10
 ALLOCATE_STEP_MAX = 4 << 20
 POPULATE_AHEAD_BYTES = 4 << 20
 POPULATE_CHUNK_BYTES = 1 << 20
+WRITE_BYTES_MIN = 32 << 10  # appends of that much go through pwritev(2), not through the map
+WRITE_SCRATCH_BYTES = 256 << 10
 GIL_COPY_BYTES_MAX = 32 << 10  # longer copies release the GIL
 LOCK_SPINS = 200
 LOCK_SLICE_NS = 10_000_000

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
@@ -64,14 +66,18 @@ class Log(LogCore):
         self._keeper: Keeper | None = None
         self._ahead: Ahead | None = None
         self._settings_seen: tuple[int, Settings] | None = None
-        self._store = Store(path, None, self._recent, lambda: self._head() >> 32)
+        self._dir_generation = 0
+        self._guard = threading.Lock()
+        self._store = Store(path, None, self._recent, _active_number_of(self))
         self._attach(settings if create else None)
 
     def _attach(self, new: Settings | None) -> None:
         """Open the directory, hold it, and get at control or, reading, at the frames alone."""
         fd = files.open_dir(self.path)
         try:
-            live = check_file_system(fd, self.path, insist=self._any_file_system, write=self._writable)
+            live = check_file_system(
+                fd, self.path, insist=self._any_file_system, write=self._writable
+            )
             attached: Control | None = None
             if self._writable:
                 attached = control.attach_writer(
@@ -84,18 +90,18 @@ class Log(LogCore):
             files.close(fd)
             raise
         self._dir_fd = fd
-        self._closed = False
+        self._dir_generation = _core.fork_generation()
+        self._store.forget()
         try:
-            self._store.forget()
             if attached is not None:
-                self._ctl = attached
                 self._store.uuid = attached.uuid()
             else:
-                self._ctl = None
                 self._read_frames_alone()
         except BaseException:
-            self.close()
+            self._release(attached)
             raise
+        self._ctl = attached  # last: now other threads see the log as open
+        self._closed = False
 
     def _first_open(self, dir_fd: int, new: Settings | None) -> None:
         """Nobody else has the log open: make it if need be, bring it into order, build control."""
@@ -139,7 +145,9 @@ class Log(LogCore):
 
     def _static_live(self) -> bool:
         try:
-            return check_file_system(self._dir_fd, self.path, insist=self._any_file_system, write=False)
+            return check_file_system(
+                self._dir_fd, self.path, insist=self._any_file_system, write=False
+            )
         except PenstockError:
             return False
 
@@ -147,22 +155,24 @@ class Log(LogCore):
         """In a child: what was inherited is closed already; open the log anew."""
         if self._closed:
             raise self._closed_error()
-        self._keeper = None
-        self._ahead = None
-        self._active_map = None
-        self._header = None
-        self._dir_fd = -1
-        self._closed = True
-        self._attach(None)
+        with _ForkGuard.lock:
+            if not self._inherited:
+                return  # another thread was first
+            self._guard = threading.Lock()
+            self._keeper = None
+            self._ahead = None
+            self._active_map = None
+            self._header = None
+            self._attach(None)
 
     def close(self) -> None:
         """Release every descriptor and map. Closing twice is fine; events stay readable."""
         if self._closed:
             return
         self._closed = True
-        inherited = self._ctl is not None and self._ctl.inherited
-        keeper, self._keeper = self._keeper, None
-        if keeper is not None and not inherited:
+        with self._guard if not self._inherited else threading.Lock():
+            keeper, self._keeper = self._keeper, None
+        if keeper is not None and not self._inherited:
             keeper.stop()
         self._active_map = None
         self._stop_filler()
@@ -171,10 +181,13 @@ class Log(LogCore):
         self._static = None
         self._store.forget()
         attached, self._ctl = self._ctl, None
+        self._release(attached)
+
+    def _release(self, attached: Control | None) -> None:
         if attached is not None:
             attached.close()
         fd, self._dir_fd = self._dir_fd, -1
-        if fd >= 0:
+        if fd >= 0 and self._dir_generation == _core.fork_generation():
             _core.close_fd(fd)
 
     def __enter__(self) -> Log:
@@ -199,19 +212,21 @@ class Log(LogCore):
     def _closed_error(self) -> Closed:
         return Closed(f"{self.path}: the log is closed; open it again")
 
-    def _become_writer(self) -> None:
+    def _become_writer(self, timeout: float | None) -> None:
         """An append found no segment to append to."""
+        self._check_writable()
+        self._make_ready(0, timeout)
+
+    def _check_writable(self) -> None:
         if self._closed:
             raise self._closed_error()
         if not self._writable:
             raise Permission(f"{self.path}: the log was opened with mode='r' and takes no appends")
-        self._make_ready(0, self._timeout)
 
     def _make_ready(self, nbytes: int, timeout: float | None) -> None:
         """Repair, map, roll or allocate, whatever an append of ``nbytes`` bytes still needs."""
         attached = self._live()
-        attached.lock(timeout)
-        try:
+        with attached.locked(timeout):
             self._repair_if_needed(attached)
             m, header = self._map_active(attached)
             end = (attached.get(L.C_HEAD) & 0xFFFFFFFF) + nbytes
@@ -219,8 +234,6 @@ class Log(LogCore):
                 self._roll(attached, m, header)
             elif end > attached.get(L.C_ALLOC_END):
                 allocate_to(attached, m, header, end)
-        finally:
-            attached.unlock_write()
 
     def _live(self) -> Control:
         attached = self._ctl
@@ -269,36 +282,33 @@ class Log(LogCore):
 
     def _roll_now(self) -> int:
         """Roll unless the active segment is empty; the active segment's base seq."""
-        if not self._writable:
-            self._become_writer()
-        attached = self._live_after_fork()
-        attached.lock(self._timeout)
-        try:
+        self._check_writable()
+        self._head()  # opens the log anew in a child
+        attached = self._live()
+        with attached.locked():
             self._repair_if_needed(attached)
             m, header = self._map_active(attached)
             if attached.get(L.C_NEXT_SEQ) > header.base_seq:
                 self._roll(attached, m, header)
             base = attached.get(L.C_ACTIVE_BASE)
-        finally:
-            attached.unlock_write()
         self._look_ahead(0)
         return base
-
-    def _live_after_fork(self) -> Control:
-        self._head()  # opens the log anew in a child
-        return self._live()
 
     def _look_ahead(self, at: int) -> None:
         """Have the keeper allocate, prepare and seal."""
         attached, m, header = self._ctl, self._active_map, self._header
         if attached is None or m is None or header is None:
             return
-        if self._ahead is None or self._keeper is None:
-            assert self._store.uuid is not None
-            self._ahead = Ahead(self.path, self._store.uuid, attached)
-            self._keeper = Keeper(os.path.basename(self.path), self._ahead.work)
-        self._ahead.active = (m, header, self.settings)
-        self._keeper.ask()
+        settings = self.settings
+        with self._guard:
+            if self._closed:
+                return
+            if self._ahead is None or self._keeper is None:
+                assert self._store.uuid is not None
+                self._ahead = Ahead(self.path, self._store.uuid, attached)
+                self._keeper = Keeper(os.path.basename(self.path), self._ahead.work)
+            self._ahead.active = (m, header, settings)
+            self._keeper.ask()
 
     def _next_seq(self) -> int:
         self._head()
@@ -481,15 +491,15 @@ class Log(LogCore):
             if self._static is None:
                 raise self._closed_error()
             return self._static.settings
-        while True:
-            at = attached.get(L.C_SETTINGS_POS)
-            if self._settings_seen is not None and self._settings_seen[0] == at:
-                return self._settings_seen[1]
-            m, header = segment.map_segment(self._store.file(attached.get(L.C_ACTIVE_BASE)))
-            if header.number == at >> 32:
-                data = m.frame_body(at & 0xFFFFFFFF) if at & 0xFFFFFFFF else header.settings
-                self._settings_seen = (at, Settings.from_json(data, m.path))
-                return self._settings_seen[1]
+        at = attached.get(L.C_SETTINGS_POS)
+        if self._settings_seen is not None and self._settings_seen[0] == at:
+            return self._settings_seen[1]
+        m, header = segment.map_segment(self._store.file(attached.get(L.C_ACTIVE_BASE)))
+        frame = at & 0xFFFFFFFF if header.number == at >> 32 else 0  # 0: rolled since; see header
+        settings = Settings.from_json(m.frame_body(frame) if frame else header.settings, m.path)
+        if header.number == at >> 32:
+            self._settings_seen = (at, settings)
+        return settings
 
     def configure(self, **changes: Any) -> Settings:
         """Change settings of the log, for every process; returns them all.
@@ -523,6 +533,30 @@ class Log(LogCore):
         """
         stop = self._head()
         return copy_log(self._store, stop, self.settings, os.fspath(target), progress)
+
+
+def _active_number_of(log: Log) -> Callable[[], int]:
+    """What tells a store which segment takes appends, without keeping the log alive."""
+    held = weakref.ref(log)
+
+    def number() -> int:
+        log = held()
+        return log._head() >> 32 if log is not None else 0
+
+    return number
+
+
+class _ForkGuard:
+    """Lets one thread of a child at a time open inherited logs anew."""
+
+    lock = threading.Lock()
+
+    @classmethod
+    def renew(cls) -> None:
+        cls.lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_ForkGuard.renew)
 
 
 def open(
@@ -593,4 +627,3 @@ def create(path: str | os.PathLike[str], **options: Any) -> Log:
         if not os.path.isdir(text) or any(segment.base_of(n) for n in names):
             raise AlreadyExists(f"{text}: something is there already; open it instead")
     return open(path, **options)
-

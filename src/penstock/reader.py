@@ -77,7 +77,7 @@ def _reaches(m: SegmentMap | None, since_ns: int) -> int:
 
 
 def _base_past(log: Log, until_ns: int, end: int) -> int:
-    """Base of the first segment behind every event before ``until_ns``; only if times never fell."""
+    """Base of the first segment behind all events before ``until_ns``, if times never fell."""
     bases = log._store.bases()
     newest = log._store.open(bases[-1]) if bases else None
     if newest is None or not newest.prior_monotone:

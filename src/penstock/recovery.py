@@ -172,7 +172,7 @@ def settle_uuid(store: Store) -> bytes:
         counts = Counter(_uuid_of(store, b) for b in bases).most_common(2)
         if counts[0][1] == counts[1][1]:
             raise Corrupt(
-                f"{store.path}: holds segments of different logs, and as many of one as of the other; "
+                f"{store.path}: holds segments of two logs, as many of one as of the other; "
                 "move the foreign ones away",
                 path=store.path,
             )
@@ -241,9 +241,13 @@ def find_end(store: Store, *, hint: Words | None, write: bool) -> Active:
         resume = {"settings_offset": slot.settings_offset, "monotone": slot.monotone}
         index_from = slot.index_count
     walk, state, bad_at = m.walk(limit, resume=resume, index_from=index_from, write_index=write)
-    floor = max(known_head, slot.offset if slot else 0)
-    if walk["offset"] < floor:
-        raise m.damage(bad_at or walk["offset"], state, walk["next_seq"] - 1)
+    end = walk["offset"]
+    lost_checkpoint = slot is not None and end < slot.offset
+    # Control is only a hint: where it claims frames and there are just zeros, it is the one that
+    # is wrong. Where there is something else, that something is a damaged frame.
+    lost_head = end < known_head and not m.is_zero(end, min(known_head, limit))
+    if lost_checkpoint or lost_head:
+        raise m.damage(bad_at or end, state, walk["next_seq"] - 1)
     return Active(m, header, walk)
 
 

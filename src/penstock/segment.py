@@ -112,7 +112,9 @@ class Header:
             raise Corrupt(f"{path}: this is not a segment: it does not begin as one", path=path)
         version, order = struct.unpack_from("<II", page, L.HEADER_VERSION)
         if order != L.BYTE_ORDER_MARK:
-            raise UnsupportedVersion(f"{path}: written in another byte order ({order:#x})", path=path)
+            raise UnsupportedVersion(
+                f"{path}: written in another byte order ({order:#x})", path=path
+            )
         if version != L.FORMAT_VERSION:
             raise UnsupportedVersion(
                 f"{path}: format version {version}; this Penstock reads version {L.FORMAT_VERSION}",
@@ -192,8 +194,12 @@ class Slot:
         if not _page_is_good(data, L.SLOT_CRC):
             return None
         fields = struct.unpack_from("<QQQQQQQQQ", data, L.SLOT_GENERATION)
-        slot = cls(*fields[:8], monotone=bool(fields[8] & L.SLOT_FLAG_MONOTONE))
-        inside = header.data_offset <= slot.offset <= header.footer_offset and slot.offset % L.ALIGN == 0
+        *numbers, flags = fields
+        monotone = bool(flags & L.SLOT_FLAG_MONOTONE)
+        slot = cls(**dict(zip(cls.__slots__, numbers, strict=False)), monotone=monotone)
+        inside = (
+            header.data_offset <= slot.offset <= header.footer_offset and slot.offset % L.ALIGN == 0
+        )
         return slot if inside and slot.index_count <= index_capacity(header.segment_bytes) else None
 
 
@@ -304,9 +310,7 @@ class Summary:
         if not inside or middle[10] > index_capacity(header.segment_bytes):
             return None
         return cls(
-            data_end,
-            last_frame,
-            *middle,
+            **dict(zip(cls.__slots__, (data_end, last_frame, *middle), strict=False)),
             monotone=bool(flags & L.FOOTER_FLAG_MONOTONE),
             log_monotone=bool(flags & L.FOOTER_FLAG_LOG_MONOTONE),
             topics=topics,
@@ -338,6 +342,13 @@ def _page_is_good(page: bytes, crc_at: int) -> bool:
 def read_header(fd: int, path: str) -> Header:
     """The checked header of an open segment file."""
     return Header.unpack(files.read_at(fd, L.PAGE, 0, path), path)
+
+
+def read_footer(fd: int, header: Header, path: str) -> Summary | None:
+    """The checked footer; None if the segment is not sealed."""
+    if files.size(fd, path) != header.segment_bytes:
+        return None
+    return Summary.unpack(files.read_at(fd, L.PAGE, header.footer_offset, path), header)
 
 
 def write_start(fd: int, header: Header, path: str) -> None:
@@ -376,10 +387,7 @@ def map_segment(path: str, *, write: bool = False) -> tuple[SegmentMap, Header]:
     fd = files.open_file(path, write=write)
     try:
         header = read_header(fd, path)
-        summary = None
-        if files.size(fd, path) == header.segment_bytes:
-            page = files.read_at(fd, L.PAGE, header.footer_offset, path)
-            summary = Summary.unpack(page, header)
+        summary = read_footer(fd, header, path)
     except BaseException:
         files.close(fd)
         raise

@@ -21,13 +21,17 @@ def parse_size(value: int | str, what: str) -> int:
     67108864
     """
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise WrongType(f"{what} is a number of bytes or text like '64MiB', not {type(value).__name__}")
+        raise WrongType(
+            f"{what} is a number of bytes or text like '64MiB', not {type(value).__name__}"
+        )
     if isinstance(value, int):
         return value
     match = _SIZE.fullmatch(value)
     unit = _UNITS.get(match[2].upper()) if match else None
     if match is None or unit is None:
-        raise Usage(f"{what} {value!r} is not a size; write it like 65536, '64KiB', '64MiB' or '1GiB'")
+        raise Usage(
+            f"{what} {value!r} is not a size; write it like 65536, '64KiB', '64MiB' or '1GiB'"
+        )
     return int(match[1]) * unit
 
 
@@ -80,7 +84,9 @@ class Settings:
         """The form that headers and settings frames carry."""
         data = json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode()
         if len(data) > layout.SETTINGS_BYTES_MAX:
-            raise TooLarge(f"the settings take {len(data)} bytes; at most {layout.SETTINGS_BYTES_MAX}")
+            raise TooLarge(
+                f"the settings take {len(data)} bytes; at most {layout.SETTINGS_BYTES_MAX}"
+            )
         return data
 
     @classmethod

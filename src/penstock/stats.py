@@ -32,8 +32,10 @@ class Stats:
 def collect(path: str, store: Store, control: Control | None, first: int, after: int) -> Stats:
     """Look at the files and the counters."""
     names = [n for n in files.list_dir(path) if segment.base_of(n) and n not in store.spurious]
-    counters = {"repairs": L.C_REPAIRS, "takeovers": L.C_TAKEOVERS, "rolls": L.C_ROLLS}
-    counted = {n: control.get(at) for n, at in counters.items()} if control is not None else {}
+
+    def counted(at: int) -> int:
+        return control.get(at) if control is not None else 0
+
     return Stats(
         path=path,
         uuid=(store.uuid or b"").hex(),
@@ -42,8 +44,10 @@ def collect(path: str, store: Store, control: Control | None, first: int, after:
         segments=len(names),
         disk_bytes=sum(_disk_bytes(os.path.join(path, n)) for n in names),
         live=control is not None,
+        repairs=counted(L.C_REPAIRS),
+        takeovers=counted(L.C_TAKEOVERS),
+        rolls=counted(L.C_ROLLS),
         spurious=dict(store.spurious),
-        **counted,
     )
 
 

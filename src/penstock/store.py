@@ -61,7 +61,9 @@ class Store:
         name = segment.file_name(base_seq)
         if name not in self.spurious:
             self.spurious[name] = why
-            logger.warning("%s: not part of this log (%s); it is left alone", self.file(base_seq), why)
+            logger.warning(
+                "%s: not part of this log (%s); it is left alone", self.file(base_seq), why
+            )
         if self._bases is not None and base_seq in self._bases:
             self._bases.remove(base_seq)
 
@@ -78,7 +80,9 @@ class Store:
             self.set_aside(base_seq, "it belongs to another log")
             return None
         if header.base_seq != base_seq:
-            self.set_aside(base_seq, f"it is the segment of seq {header.base_seq} under another name")
+            self.set_aside(
+                base_seq, f"it is the segment of seq {header.base_seq} under another name"
+            )
             return None
         if not m.data_end:
             for kept in self.recent:

@@ -23,6 +23,7 @@ class Ahead:
         self._control = control
         self._store = Store(directory, uuid, [], lambda: 0)
         self._sealed_below = 0
+        self._maps: dict[int, SegmentMap] = {}  # of segments that this handle has appended to
         self.active: tuple[SegmentMap, Header, Settings] | None = None
 
     def work(self) -> None:
@@ -30,14 +31,15 @@ class Ahead:
         if self.active is None:
             return
         m, header, settings = self.active
+        self._maps[m.base_seq] = m
         offset = self._allocate(m, header)
         if offset > header.frames_end // 5 * 4:
             prepare(self._directory, self._control, settings)
         base = self._control.get(L.C_ACTIVE_BASE)
         if base != self._sealed_below:
-            self._store.forget()
-            seal_finished(self._store, base)
+            seal_finished(self._store, base, self._maps)
             self._sealed_below = base
+            self._maps = {m.base_seq: m}
 
     def _allocate(self, m: SegmentMap, header: Header) -> int:
         """Allocate a window ahead of head; returns head's offset, 0 if the log has moved on."""
@@ -49,12 +51,9 @@ class Ahead:
         wanted = offset + L.POPULATE_AHEAD_BYTES
         if control.get(L.C_ALLOC_END) >= min(wanted, header.footer_offset):
             return offset
-        control.lock()
-        try:
+        with control.locked():
             head = control.get(L.C_HEAD)
             in_order = head == control.get(L.C_RESERVED) and not control.get32(L.C_SUSPECT)
             if in_order and head >> 32 == m.number and m.fd >= 0:
                 allocate_to(control, m, header, offset)
-        finally:
-            control.unlock_write()
         return offset

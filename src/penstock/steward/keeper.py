@@ -1,4 +1,4 @@
-"""The thread of a writing handle that allocates ahead, prepares the next segment and seals old ones.
+"""The thread of a writing handle that allocates ahead, prepares segments and seals old ones.
 
 It never holds the handle itself, so that a forgotten log can still be collected, and it gives up
 quietly what the append path will do (or report) again.
@@ -22,7 +22,9 @@ class Keeper:
         self._work = work
         self._wanted = threading.Event()
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name=f"penstock-keeper {name}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=f"penstock-keeper {name}", daemon=True
+        )
         self._thread.start()
 
     def ask(self) -> None:

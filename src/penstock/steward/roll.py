@@ -23,6 +23,8 @@ def allocate_to(control: Control, m: SegmentMap, header: segment.Header, end: in
     allocated = control.get(L.C_ALLOC_END)
     step = min(max(allocated - header.data_offset, L.ALLOCATE_STEP_MIN), L.ALLOCATE_STEP_MAX)
     target = min(max(end, allocated + step), header.footer_offset)
+    target = min(-(-target // L.PAGE) * L.PAGE, header.footer_offset)
+    m.grown()
     if target <= allocated:
         return
     index = segment.index_bytes_for(target - header.data_offset)
@@ -43,14 +45,11 @@ def prepare(directory: str, control: Control, settings: Settings) -> None:
     except AlreadyExists:
         return  # another thread of this handle is at it
     _core.fail_point("prepare.made")
-    control.lock()
-    try:
+    with control.locked():
         if files.exists(os.path.join(directory, NEXT)):
             files.unlink(own)
         else:
             files.rename(own, os.path.join(directory, NEXT))
-    finally:
-        control.unlock_write()
     _core.fail_point("prepare.named")
 
 

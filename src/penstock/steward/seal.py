@@ -19,29 +19,45 @@ from penstock.store import Store
 logger = logging.getLogger("penstock")
 
 
-def seal_finished(store: Store, active_base: int) -> int:
-    """Seal what has rolled and is not sealed, newest first, back to one that is; returns how many."""
+def seal_finished(store: Store, active_base: int, maps: dict[int, SegmentMap]) -> int:
+    """Seal what has rolled, newest first, back to one that is sealed; returns how many.
+
+    ``maps`` are maps for writing that exist already: to map a segment again costs more than to
+    seal it.
+    """
     sealed = 0
     for base in reversed([b for b in store.bases(fresh=True) if b < active_base]):
         try:
-            m, header = segment.map_segment(store.file(base), write=True)
+            header = _unsealed(store, base)
+            if header is None:
+                break
+            if header.uuid != store.uuid or header.base_seq != base:
+                continue
+            m = maps.get(base) or segment.map_segment(store.file(base), write=True)[0]
         except (NotFound, Corrupt):
             continue
-        if header.uuid != store.uuid or header.base_seq != base:
-            continue
-        if m.data_end:
-            break
         if not seal(m, header):
             break
         sealed += 1
     return sealed
 
 
+def _unsealed(store: Store, base: int) -> Header | None:
+    """The header of a segment that has no footer yet."""
+    path = store.file(base)
+    fd = files.open_file(path, write=False)
+    try:
+        header = segment.read_header(fd, path)
+        return None if segment.read_footer(fd, header, path) else header
+    finally:
+        files.close(fd)
+
+
 def seal(m: SegmentMap, header: Header) -> bool:
     """Seal one segment that ends in a roll frame; False if it does not, or is damaged."""
     index_space = segment.index_bytes_for(header.footer_offset - header.data_offset)
     files.allocate(m.fd, L.INDEX_OFFSET, L.INDEX_OFFSET + index_space, m.path)
-    walk, state, bad_at = m.walk(m.grown(), write_index=True)
+    walk, state, bad_at = m.walk(m.grown(), check_crc=False, write_index=True)
     if not walk["rolled"]:
         logger.error("%s", m.damage(bad_at or walk["offset"], state, walk["next_seq"] - 1))
         return False
@@ -75,7 +91,7 @@ def seal(m: SegmentMap, header: Header) -> bool:
         sealed_ns=_core.now_ns(),
         index_count=index_count,
         index_crc=m.crc_of(L.INDEX_OFFSET, index_count * L.INDEX_ENTRY_BYTES),
-        data_crc=m.crc_of(header.data_offset, walk["offset"] - header.data_offset),
+        data_crc=m.digest(header.data_offset, walk["offset"]),
         monotone=walk["monotone_here"],
         log_monotone=walk["monotone"],
         topics=_topics(m, header.data_offset, walk["offset"]),
