@@ -104,9 +104,7 @@ cdef int publish(
             body = prefix + value_len
         if at >= w.block_offset + PSK_INDEX_STEP:
             walk_block(&w, index, at, w.next_seq, append_ns)
-        if p.kind == PSK_KIND_SETTINGS:
-            psk_put64(words + PSK_C_SETTINGS_POS, head)
-        else:
+        if p.kind != PSK_KIND_SETTINGS:
             walk_event_time(&w, p.event_ns if p.flags & PSK_FLAG_EVENT_TIME else append_ns)
             w.next_seq += 1
         w.last_frame = at
@@ -121,18 +119,20 @@ cdef int publish(
     psk_fail(FP_HEAD)
     psk_put64(words + PSK_C_NEXT_SEQ, w.next_seq)
     psk_put64(words + PSK_C_LAST_APPEND_NS, append_ns)
+    if parts.kind == PSK_KIND_SETTINGS:
+        psk_put64(words + PSK_C_SETTINGS_POS, head)
     psk_put64(words + PSK_C_LAST_FRAME, w.last_frame)
     psk_fail(FP_WORDS)
     psk_put64(words + PSK_C_EVENT_MAX_NS, w.event_max_ns)
     psk_put64(words + PSK_C_BLOCK_EVENT_MIN_NS, w.block_event_min_ns)
     psk_put64(words + PSK_C_BLOCK_EVENT_MAX_NS, w.block_event_max_ns)
+    if not w.monotone:
+        psk_put64(words + PSK_C_FLAGS, psk_get64(words + PSK_C_FLAGS) & ~<uint64_t>PSK_CONTROL_FLAG_MONOTONE)
     if w.block_offset != psk_get64(words + PSK_C_BLOCK_OFFSET):
         psk_put64(words + PSK_C_BLOCK_OFFSET, w.block_offset)
         psk_put64(words + PSK_C_BLOCK_SEQ, w.block_seq)
         psk_put64(words + PSK_C_BLOCK_APPEND_NS, w.block_append_ns)
         psk_store64(words + PSK_C_INDEX_COUNT, w.index_count)
-    if not w.monotone:
-        psk_put64(words + PSK_C_FLAGS, psk_get64(words + PSK_C_FLAGS) & ~<uint64_t>PSK_CONTROL_FLAG_MONOTONE)
     end[0] = at
     return OK
 
@@ -202,6 +202,15 @@ cdef int parts_fill(
         p.event_ns = _to_ns(time, "time")
         p.flags |= PSK_FLAG_EVENT_TIME
     return 0
+
+
+cdef tuple as_tuple(object values):
+    try:
+        return tuple(values)
+    except TypeError:
+        if hasattr(values, "__iter__"):
+            raise
+        raise WrongType(f"extend takes values one after the other, not {type(values).__name__}") from None
 
 
 cdef object flat(object data, str what):
@@ -326,15 +335,18 @@ cdef class LogCore:
         cdef uint64_t allocated = psk_load64(control.words + PSK_C_ALLOC_END)
         cdef uint64_t start = at & ~<uint64_t>(PSK_PAGE - 1)  # a whole page, as madvise wants
         cdef uint64_t stop = start + PSK_POPULATE_AHEAD_BYTES
+        cdef uint64_t nearly_full = m.frames_end // 5 * 4
         if m is not self._active or psk_load64(control.words + PSK_C_HEAD) >> 32 != m.number:
             return 0
-        if stop > allocated or at > m.frames_end // 5 * 4:
+        if stop > allocated or at >= nearly_full:
             self._look_ahead(at)
         if stop > allocated:
             stop = allocated & ~<uint64_t>(PSK_PAGE - 1)
         if start < self.filled:
             start = self.filled
         self.fill_next = at + PSK_POPULATE_CHUNK_BYTES
+        if at < nearly_full < self.fill_next:
+            self.fill_next = nearly_full
         if stop <= start or not populate:
             return 0
         if self.filler == NULL:
@@ -456,7 +468,7 @@ cdef class LogCore:
         >>> log.extend([b"a", b"b", b"c"])
         range(1, 4)
         """
-        cdef tuple items = tuple(values)
+        cdef tuple items = as_tuple(values)
         cdef uint64_t count = <uint64_t>len(items), i, nbytes = 0, prefix, first
         cdef Parts shared
         cdef Parts *parts = NULL
@@ -532,7 +544,7 @@ cdef class LogCore:
         cdef SegmentMap m, candidate
         cdef Py_ssize_t i
         cdef FrameState state
-        if not isinstance(seq, int):
+        if not isinstance(seq, int) or isinstance(seq, bool):
             raise WrongType(f"log[seq] takes one whole number, not {type(seq).__name__}; for a range use read()")
         try:
             want = seq
@@ -555,7 +567,7 @@ cdef class LogCore:
             if m is None:
                 raise self._no_such_seq(seq)
             head = self.head()
-        limit = head & OFFSET_MASK if m.number == head >> 32 else m.grown()
+        limit = m.published(head)
         at = m.seek(self, want, limit)
         if at < limit and is_event(m.base + at) and psk_get64(m.base + at + PSK_FRAME_SEQ) == want:
             state = frame_check(m.base + at, limit - at, True, &total)

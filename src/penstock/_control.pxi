@@ -76,6 +76,9 @@ cdef class Control:
         self.closing = True
         if self.pins == 0:
             self.release()
+        elif self.writable and self.generation == psk_fork_generation:
+            psk_store32(self.words + PSK_C_WAITING, 1)
+            self.wake_readers()  # those of this handle find it closed, others look once for nothing
 
     cdef inline void pin(self) noexcept:
         self.pins += 1
@@ -291,6 +294,8 @@ cdef int64_t deadline_after(object timeout) except? -2:
     cdef double seconds
     if timeout is None:
         return -1
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+        raise WrongType(f"timeout is a number of seconds, or None; not {type(timeout).__name__}")
     seconds = timeout
     if not 0 <= seconds:
         raise Usage(f"timeout is a number of seconds from 0, or None; not {timeout!r}")

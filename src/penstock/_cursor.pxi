@@ -14,10 +14,9 @@ cdef class Cursor:
     cdef uint64_t limit       # forward: end of what is known to be published in this segment
     cdef uint64_t next        # seq of the event expected next; reverse: one above it
     cdef uint64_t stop        # forward: seq that is not handed out any more; reverse: lowest one that is
-    cdef uint64_t since_ns, until_ns
+    cdef uint64_t since_ns, until_ns  # both belong to what is asked for
     cdef bytes topic, key
-    cdef uint64_t block       # index entry of the block that `at` stands in, for skipping by time
-    cdef uint64_t block_end
+    cdef uint64_t block_end   # where the index block that `at` stands in ends, for skipping by time
     cdef bint reverse, check, filtered, timed, ended, follows, crossing
     cdef int64_t spin_ns
     cdef public object timeout
@@ -34,14 +33,15 @@ cdef class Cursor:
         self.topic = topic
         self.key = key
         self.since_ns = since_ns or 0
-        self.until_ns = U64_MAX if until_ns is None else until_ns
+        self.until_ns = U64_MAX if until_ns is None else until_ns - 1
         self.timed = since_ns is not None or until_ns is not None
         self.filtered = self.timed or topic is not None or key is not None
         self.follows = follows
         self.timeout = timeout
+        if isinstance(spin, bool) or not isinstance(spin, (int, float)) or not spin >= 0:
+            raise Usage(f"spin is a number of seconds from 0, or math.inf; not {spin!r}")
         self.spin_ns = -1 if spin > 1e6 else <int64_t>(spin * 1e9)
-        if timeout is not None:
-            deadline_after(timeout)
+        deadline_after(timeout)
 
     def __iter__(self):
         return self
@@ -57,7 +57,7 @@ cdef class Cursor:
         cdef const char *at
         if self.timed:
             ns = frame_event_ns(p)
-            if ns < self.since_ns or ns >= self.until_ns:
+            if ns < self.since_ns or ns > self.until_ns:
                 return False
         at = frame_topic(p)
         n = psk_get16(p + PSK_FRAME_TOPIC_LEN)
@@ -78,7 +78,6 @@ cdef class Cursor:
         self.at = at
         self.limit = limit
         self.crossing = False
-        self.block = 0
         self.block_end = 0
         return 0
 
@@ -98,7 +97,7 @@ cdef class Cursor:
                 )
             self.next = m.base_seq
         head = self.log.head()
-        limit = head & OFFSET_MASK if m.number == head >> 32 else m.grown()
+        limit = m.published(head)
         self.enter(m, m.seek(self.log, self.next, limit), limit)
         return True
 
@@ -109,8 +108,8 @@ cdef class Cursor:
         if self.map is None:
             return self.locate()
         if number == self.map.number:
-            end = head & OFFSET_MASK
-            if end > self.limit and end <= self.map.mapped:
+            end = self.map.published(head)
+            if end > self.limit:
                 self.limit = end
                 return True
             return False
@@ -131,10 +130,14 @@ cdef class Cursor:
     cdef int cross(self, uint64_t base_seq) except -1:
         """Go on in the segment that begins with ``base_seq``."""
         cdef SegmentMap m
+        if base_seq <= self.map.base_seq:
+            raise self.map.damage(self.at, FRAME_ORDER, self.next - 1)
         m = self.log._segment_at(base_seq)
         while self.filtered and base_seq < self.stop and self.log._has_none(
             m, self.topic, self.since_ns, self.until_ns
         ):
+            if m.next_seq <= base_seq:
+                raise m.damage(m.data_offset, FRAME_ORDER, self.next - 1)
             base_seq = m.next_seq
             m = self.log._segment_at(base_seq)
         self.next = base_seq
@@ -142,41 +145,37 @@ cdef class Cursor:
         return 0
 
     cdef int skip_blocks(self) except -1:
-        """Jump over index blocks that hold no event of the time that was asked for."""
-        cdef uint64_t count = 0, low, high, middle, to
+        """At a block's edge: jump over index blocks without an event of the time asked for."""
+        cdef uint64_t count = 0, low = 0, high, middle, to = self.at
         cdef char *index = self.map.index_for(self.log, &count)
         cdef char *entry
-        if self.block_end == 0:  # new in this segment: find the block of `at`
-            low = 0
-            high = count
-            while low < high:
-                middle = (low + high) >> 1
-                if psk_get64(index + middle * PSK_INDEX_ENTRY_BYTES) <= self.at:
-                    low = middle + 1
-                else:
-                    high = middle
-            self.block = low - 1 if low else 0
-        to = self.at
-        while self.block < count:
-            entry = index + self.block * PSK_INDEX_ENTRY_BYTES
-            if self.block + 1 < count:
-                self.block_end = psk_get64(entry + PSK_INDEX_ENTRY_BYTES)
+        high = count
+        while low < high:  # the last block that begins at or before `at`
+            middle = (low + high) >> 1
+            if psk_get64(index + middle * PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_OFFSET) <= self.at:
+                low = middle + 1
             else:
-                self.block_end = U64_MAX
+                high = middle
+        self.block_end = self.limit
+        while 0 < low < count:  # block low - 1 ends where block low begins
+            entry = index + (low - 1) * PSK_INDEX_ENTRY_BYTES
+            self.block_end = psk_get64(entry + PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_OFFSET)
+            if self.block_end >= self.limit:
+                self.block_end = self.limit
                 break
             if psk_get64(entry + PSK_INDEX_ENTRY_EVENT_MAX_NS) >= self.since_ns and (
-                psk_get64(entry + PSK_INDEX_ENTRY_EVENT_MIN_NS) < self.until_ns
+                psk_get64(entry + PSK_INDEX_ENTRY_EVENT_MIN_NS) <= self.until_ns
             ):
                 break
-            self.block += 1
             to = self.block_end
-        else:
-            self.block_end = U64_MAX
+            low += 1
+            self.block_end = self.limit
         if to > self.at:
-            if to > self.limit or to % 8 or to < self.map.data_offset:
+            if to % 8 or to < self.map.data_offset:
                 raise self.map.damage(to, FRAME_LENGTH)
             self.at = to
-            self.next = psk_get64(index + self.block * PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_SEQ)
+            self.next = psk_get64(
+                index + (low - 1) * PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_SEQ)
         return 0
 
     cdef Event forward(self):
@@ -185,7 +184,7 @@ cdef class Cursor:
         cdef uint64_t total = 0, seq
         cdef FrameState state
         while True:
-            while self.at < self.limit:
+            while self.at < self.limit and self.next < self.stop:
                 if self.timed and self.at >= self.block_end:
                     self.skip_blocks()
                 p = self.base + self.at
@@ -204,11 +203,11 @@ cdef class Cursor:
                     if not self.filtered or self.matches(p):
                         return make_event(self.map, p)
                 elif p[PSK_FRAME_KIND] == PSK_KIND_ROLL:
+                    if seq < self.next or (seq > self.next and not self.map.generation):
+                        raise self.map.damage(self.at, FRAME_ORDER, self.next - 1)
                     self.cross(seq)
                 else:
                     self.at += total
-                if self.next >= self.stop:
-                    break
             if self.next >= self.stop:
                 self.ended = True
                 return None
@@ -230,7 +229,7 @@ cdef class Cursor:
                 self.ended = True
                 return None
             head = self.log.head()
-            limit = head & OFFSET_MASK if m.number == head >> 32 else m.grown()
+            limit = m.published(head)
             self.enter(m, m.seek(self.log, self.next, limit), limit)
             self.at = m.last_offset(self.log, limit) if self.at == limit else m.step_back(self.at)
         while True:

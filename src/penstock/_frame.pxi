@@ -161,6 +161,12 @@ cdef inline const char *frame_topic(const char *p) noexcept nogil:
 _EPOCH = _datetime.datetime(1970, 1, 1, tzinfo=_datetime.timezone.utc)
 
 
+cdef char NO_FRAME[48]
+memset(NO_FRAME, 0, sizeof(NO_FRAME))
+psk_put32(NO_FRAME, 1)
+psk_put64(NO_FRAME + PSK_FRAME_KEY_LEN, PSK_NO_KEY | (<uint64_t>PSK_KIND_DATA << 48))
+
+
 @cython.freelist(256)
 @cython.final
 cdef class Event:
@@ -172,6 +178,9 @@ cdef class Event:
 
     cdef object owner
     cdef const char *p
+
+    def __cinit__(self):
+        self.p = NO_FRAME
 
     def __init__(self):
         raise WrongType("an Event comes from a log; to append one use log.append or penstock.Entry")

@@ -263,6 +263,22 @@ cdef class SegmentMap:
         cdef uint64_t end = self.data_end if self.data_end else self.file_bytes
         return end if end < self.mapped else self.mapped
 
+    cdef uint64_t published(self, uint64_t head) except? 0:
+        """Where the published frames of this segment end, at most, given the log's head."""
+        cdef uint64_t end
+        if self.number != head >> 32:
+            return self.grown()
+        end = head & OFFSET_MASK
+        if end > self.file_bytes:
+            self.grown()
+            if end > self.readable_end():
+                raise Corrupt(
+                    f"{self.path}: is cut short at {self.file_bytes} bytes, control knows of {end}; "
+                    "close the log in every process and open it again, or run verify",
+                    path=str(self.path), offset=self.file_bytes,
+                )
+        return end
+
     def bytes_at(self, uint64_t offset, uint64_t nbytes):
         """A copy of ``nbytes`` bytes at ``offset``."""
         if nbytes > self.mapped or offset > self.mapped - nbytes or offset + nbytes > self.file_bytes:
@@ -332,13 +348,15 @@ cdef class SegmentMap:
         psk_store32(self.base + offset, <uint32_t>len(raw) + 1)
         return offset + n
 
-    def frame_body(self, uint64_t offset):
-        """The body of the valid frame at ``offset``."""
+    def frame_body(self, uint64_t offset, int kind):
+        """The body of the valid frame of that kind at ``offset``."""
         cdef uint64_t total = 0
         cdef uint64_t end = self.readable_end()
         cdef FrameState state = FRAME_LENGTH
         if self.data_offset <= offset < end and offset % 8 == 0:
             state = frame_check(self.base + offset, end - offset, True, &total)
+        if state == FRAME_GOOD and self.base[offset + PSK_FRAME_KIND] != kind:
+            state = FRAME_ORDER
         if state != FRAME_GOOD:
             raise self.damage(offset, state)
         return PyBytes_FromStringAndSize(
@@ -535,13 +553,6 @@ cdef class SegmentMap:
         if at == 0:
             return self.data_offset
         return at + align8(PSK_FRAME_HEADER_BYTES + <uint64_t>(psk_get32(self.base + at) - 1))
-
-    def next_after(self, LogCore log):
-        """The base seq of the successor that a closed segment's roll frame names, or 0."""
-        cdef uint64_t at = self.last_offset(log, self.grown())
-        if at and self.base[at + PSK_FRAME_KIND] == PSK_KIND_ROLL:
-            return psk_get64(self.base + at + PSK_FRAME_SEQ)
-        return 0
 
     cdef uint64_t step_back(self, uint64_t at) except? 0:
         """Offset of the frame before the one at ``at``, 0 if that is the first."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 
 from penstock import files, segment
@@ -30,14 +31,15 @@ def backup(
         raise AlreadyExists(
             f"{target}: something is there already; give the path of a new directory"
         )
-    partial = f"{target.rstrip('/')}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
-    files.make_dir(partial, settings.dir_mode)
+    parent = os.path.dirname(os.path.abspath(target))
+    os.makedirs(parent, exist_ok=True)
+    partial = tempfile.mkdtemp(prefix=f"{os.path.basename(target)}.partial-", dir=parent)
     try:
+        os.chmod(partial, settings.dir_mode)
         last = _copy_all(store, head, settings, partial, progress)
         _sync_directory(partial)
         files.rename(partial, target)
-        _sync_directory(os.path.dirname(os.path.abspath(target)))
+        _sync_directory(parent)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -84,8 +86,9 @@ def _open_all(store: Store, head: int) -> list[tuple[int, str, Header, int]]:
             path = store.file(base)
             try:
                 fd = files.open_file(path, write=False)
-            except NotFound:
-                found.clear()  # retained away just now, and with it all before it
+            except NotFound:  # retained away just now, and with it all before it
+                while found:
+                    files.close(found.pop()[0])
                 continue
             found.append((fd, path, segment.read_header(fd, path), 0))
             header = found[-1][2]

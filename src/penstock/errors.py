@@ -40,6 +40,12 @@ class PenstockError(Exception):
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else type(self).__name__
 
+    def __reduce__(self) -> tuple[object, ...]:
+        state = dict(self.__dict__)
+        if isinstance(self, OSError):
+            state["errno"] = self.errno
+        return type(self), self.args, state
+
 
 class Internal(PenstockError):
     """An invariant of Penstock itself does not hold: a bug, please report it."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, Literal
 
 from penstock import _core, control, files, recovery, segment
@@ -14,6 +16,7 @@ from penstock._core import Control, LogCore, SegmentMap
 from penstock.backup import backup as copy_log
 from penstock.errors import (
     AlreadyExists,
+    Busy,
     Closed,
     NotFound,
     PenstockError,
@@ -23,7 +26,7 @@ from penstock.errors import (
 )
 from penstock.event import Buffer, Event
 from penstock.filesystem import check_file_system
-from penstock.reader import Reader, bounds, topic_bytes
+from penstock.reader import SEQ_MAX, Reader, bounds, key_bytes, topic_bytes
 from penstock.recovery import Active
 from penstock.segment import Header
 from penstock.settings import Settings
@@ -34,6 +37,8 @@ from penstock.steward.keeper import Keeper
 from penstock.steward.roll import allocate_to, publish, roll
 from penstock.store import Store
 from penstock.times import Time
+
+logger = logging.getLogger("penstock")
 
 OPEN_TIMEOUT = 10.0
 
@@ -105,12 +110,14 @@ class Log(LogCore):
 
     def _first_open(self, dir_fd: int, new: Settings | None) -> None:
         """Nobody else has the log open: make it if need be, bring it into order, build control."""
-        recovery.sweep(self.path)
         store = Store(self.path, None, [], lambda: 0)
-        if not store.bases(fresh=True):
+        found = bool(store.bases(fresh=True))
+        if not found:
             recovery.check_is_free(self.path)
             if new is None:
                 raise NotFound(f"{self.path}: there is no log here; create it first")
+        recovery.sweep(self.path)
+        if not found and new is not None:
             recovery.create_first(self.path, dir_fd, new)
         uuid = recovery.settle_uuid(store)
         hint = control.old_words(self.path, uuid)
@@ -130,7 +137,10 @@ class Log(LogCore):
     def _look_again(self) -> None:
         """Without live control: has a writer come, or have the frames grown?"""
         fd = self._dir_fd
-        attached = control.attach_reader(self.path, fd, 0) if self._static_live() else None
+        attached = None
+        if self._static_live():
+            with suppress(Busy):  # a writer is just opening the log
+                attached = control.attach_reader(self.path, fd, 0)
         if attached is not None:
             self._ctl = attached
             return
@@ -295,7 +305,13 @@ class Log(LogCore):
         return base
 
     def _look_ahead(self, at: int) -> None:
-        """Have the keeper allocate, prepare and seal."""
+        """Have the keeper allocate, prepare and seal. It never raises: the append is done."""
+        try:
+            self._ask_keeper()
+        except (PenstockError, OSError, RuntimeError) as error:
+            logger.debug("%s: maintenance put off: %s", self.path, error)
+
+    def _ask_keeper(self) -> None:
         attached, m, header = self._ctl, self._active_map, self._header
         if attached is None or m is None or header is None:
             return
@@ -345,7 +361,14 @@ class Log(LogCore):
         return self._store.beginning_at(base_seq)
 
     def _segment_before(self, later: SegmentMap) -> SegmentMap | None:
-        return self._store.before(later, self)
+        return self._store.before(later)
+
+    def _monotone(self) -> bool:
+        """Whether event times never went back in the whole log."""
+        attached = self._ctl
+        if attached is not None:
+            return bool(attached.get(L.C_FLAGS) & L.CONTROL_FLAG_MONOTONE)
+        return self._static is not None and bool(self._static.walk["monotone"])
 
     def _has_none(self, m: SegmentMap, topic: bytes | None, since_ns: int, until_ns: int) -> bool:
         """Whether a sealed segment's summary rules out every event of that topic and time."""
@@ -353,7 +376,7 @@ class Log(LogCore):
         return s is not None and (
             s.count == 0
             or s.event_max_ns < since_ns
-            or s.event_min_ns >= until_ns
+            or s.event_min_ns > until_ns
             or (topic is not None and s.topics is not None and topic not in s.topics)
         )
 
@@ -361,7 +384,7 @@ class Log(LogCore):
         first, last = self.first_seq, self.last_seq
         if first <= seq <= last:
             m = self._store.covering(seq)
-            leads_to = m.next_seq or m.next_after(self) if m is not None else 0
+            leads_to = self._store.leads_to(m) if m is not None else 0
             if leads_to and leads_to <= seq:
                 later = [b for b in self._store.bases(fresh=True) if b > seq]
                 if not files.exists(self._store.file(leads_to)):
@@ -408,7 +431,7 @@ class Log(LogCore):
             reverse=reverse,
             check=check,
             topic=topic_bytes(topic),
-            key=None if key is None else bytes(key),
+            key=key_bytes(key),
             since_ns=since_ns,
             until_ns=until_ns,
         )
@@ -441,16 +464,16 @@ class Log(LogCore):
         elif start == "end":
             first = self._next_seq()
         elif isinstance(start, int) and not isinstance(start, bool):
-            first = max(1, start)
+            first = min(max(1, start), SEQ_MAX)
         else:
             raise Usage(f"start is a seq, 'start' or 'end', not {start!r}")
         return Reader(
             self,
             first,
-            (1 << 64) - 1,
+            SEQ_MAX,
             check=check,
             topic=topic_bytes(topic),
-            key=None if key is None else bytes(key),
+            key=key_bytes(key),
             follows=True,
             timeout=timeout,
             spin=spin,
@@ -461,7 +484,10 @@ class Log(LogCore):
 
         ``after`` is ``last_seq`` at the time of the call if not given.
         """
-        after = self.last_seq if after is None else after
+        if after is None:
+            after = self.last_seq
+        elif isinstance(after, bool) or not isinstance(after, int):
+            raise WrongType(f"after is a seq, not {type(after).__name__}")
         return self._next_seq() - 1 > after or self.follow(after + 1).wait(timeout)
 
     def topics(self) -> set[str]:
@@ -479,7 +505,7 @@ class Log(LogCore):
                 found |= m.topics(m.data_offset, end)
             if stop >> 32 <= m.number:
                 break
-            base = m.next_seq or m.next_after(self)
+            base = self._store.leads_to(m)
         return {t.decode("utf-8", "replace") for t in found}
 
     @property
@@ -496,7 +522,8 @@ class Log(LogCore):
             return self._settings_seen[1]
         m, header = segment.map_segment(self._store.file(attached.get(L.C_ACTIVE_BASE)))
         frame = at & 0xFFFFFFFF if header.number == at >> 32 else 0  # 0: rolled since; see header
-        settings = Settings.from_json(m.frame_body(frame) if frame else header.settings, m.path)
+        data = m.frame_body(frame, L.KIND_SETTINGS) if frame else header.settings
+        settings = Settings.from_json(data, m.path)
         if header.number == at >> 32:
             self._settings_seen = (at, settings)
         return settings
@@ -532,7 +559,17 @@ class Log(LogCore):
         and bytes in all.
         """
         stop = self._head()
-        return copy_log(self._store, stop, self.settings, os.fspath(target), progress)
+        return copy_log(self._store, stop, self.settings, path_text(target), progress)
+
+
+def path_text(path: str | os.PathLike[str]) -> str:
+    """A path as text, checked before anything is touched."""
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
+    if not isinstance(text, str):
+        raise WrongType(f"a path is str or path-like, not {type(path).__name__}")
+    if "\0" in text or not text:
+        raise Usage(f"{text!r} is not a path")
+    return text
 
 
 def _active_number_of(log: Log) -> Callable[[], int]:
@@ -591,9 +628,9 @@ def open(
     >>> log.append(b"hello")
     1
     """
-    text = os.fspath(path)
-    if not isinstance(text, str):
-        raise WrongType(f"path is str or path-like, not {type(path).__name__}")
+    text = path_text(path)
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
+        raise WrongType(f"timeout is a number of seconds, or None; not {type(timeout).__name__}")
     if mode not in ("rw", "r"):
         raise Usage(f"mode is 'rw' or 'r', not {mode!r}")
     wanted = Settings().changed(**settings)
@@ -621,7 +658,7 @@ def create(path: str | os.PathLike[str], **options: Any) -> Log:
     >>> penstock.create(path, segment_size="256KiB").append(b"first")
     1
     """
-    text = os.fspath(path)
+    text = path_text(path)
     if os.path.lexists(text):
         names = files.list_dir(text) if os.path.isdir(text) else [text]
         if not os.path.isdir(text) or any(segment.base_of(n) for n in names):

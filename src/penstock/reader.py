@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from penstock import layout as L
 from penstock._core import Cursor
 from penstock.errors import TooLarge, Usage, WrongType
+from penstock.event import Buffer
 from penstock.times import Time, to_ns
 
 if TYPE_CHECKING:
@@ -24,6 +25,16 @@ class Reader(Cursor):
 
     def __repr__(self) -> str:
         return f"<penstock.Reader of {self.log.path!r} at seq {self.position}>"
+
+
+SEQ_MAX = (1 << 64) - 1
+
+
+def key_bytes(key: Buffer | None) -> bytes | None:
+    """The key as it stands in frames."""
+    if key is not None and not isinstance(key, bytes | bytearray | memoryview):
+        raise WrongType(f"key is bytes, not {type(key).__name__}")
+    return None if key is None else bytes(key)
 
 
 def topic_bytes(topic: str | None) -> bytes | None:
@@ -49,7 +60,7 @@ def bounds(
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
             raise WrongType(f"{name} is a seq, not {type(value).__name__}")
     end = log._next_seq()
-    lowest = 1 if start is None else max(1, start)
+    lowest = 1 if start is None else min(max(1, start), SEQ_MAX)
     if stop is not None:
         end = min(end, max(0, stop))
     since_ns = None if since is None else to_ns(since, "since")
@@ -67,7 +78,7 @@ def _first_base_since(log: Log, since_ns: int) -> int:
     The greatest event time of all segments up to one never falls from one to the next, so this is
     a binary search whatever the times are.
     """
-    bases = log._store.bases(fresh=True)
+    bases = list(log._store.bases(fresh=True))
     at = bisect_left(bases, 1, key=lambda base: _reaches(log._store.open(base), since_ns))
     return bases[min(at, len(bases) - 1)] if bases else 1
 
@@ -78,10 +89,9 @@ def _reaches(m: SegmentMap | None, since_ns: int) -> int:
 
 def _base_past(log: Log, until_ns: int, end: int) -> int:
     """Base of the first segment behind all events before ``until_ns``, if times never fell."""
-    bases = log._store.bases()
-    newest = log._store.open(bases[-1]) if bases else None
-    if newest is None or not newest.prior_monotone:
+    if not log._monotone():
         return end
+    bases = list(log._store.bases())
     at = bisect_left(bases, 1, key=lambda base: _begins_at(log._store.open(base), until_ns))
     return bases[at] if at < len(bases) else end
 

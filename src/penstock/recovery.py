@@ -40,13 +40,14 @@ class Active:
     def settings(self) -> Settings:
         """The settings that hold now: the newest settings frame's, else the header's."""
         at = self.walk["settings_offset"]
-        data = self.map.frame_body(at) if at else self.header.settings
+        data = self.map.frame_body(at, L.KIND_SETTINGS) if at else self.header.settings
         return Settings.from_json(data, self.map.path)
 
     @property
     def head(self) -> int:
-        """The published end."""
-        return position(self.map.number, self.walk["offset"])
+        """The published end; before a roll frame whose successor is not there yet."""
+        end = self.walk["last_frame"] if self.walk["rolled"] else self.walk["offset"]
+        return position(self.map.number, end)
 
     def words(self) -> Words:
         """Control's words for this state."""
@@ -208,11 +209,7 @@ def last_segment(store: Store, *, write: bool) -> tuple[SegmentMap, Header]:
         elif header.base_seq != bases[-1]:
             why = f"it is the segment of seq {header.base_seq} under another name"
         elif len(bases) > 1:
-            before = store.open(bases[-2])
-            if before is not None and (
-                before.next_seq > header.base_seq or before.number >= header.number
-            ):
-                why = f"it begins inside the segment of seq {before.base_seq}"
+            why = _why_not_behind(store, bases[-2], header)
         if why is None:
             if m.data_end and write:
                 raise store.missing(m.next_seq, None)
@@ -220,13 +217,40 @@ def last_segment(store: Store, *, write: bool) -> tuple[SegmentMap, Header]:
         store.set_aside(bases[-1], why)
 
 
+def _why_not_behind(store: Store, previous: int, header: Header) -> str | None:
+    """Why ``header`` cannot be the log's newest segment, behind ``previous``; None if it can."""
+    before = store.open(previous)
+    if before is None:
+        return None
+    leads_to = before.next_seq
+    if not leads_to:
+        walk, state, bad_at = before.walk(before.grown(), check_crc=False)
+        if walk["rolled"]:
+            leads_to = walk["next_seq"]
+        elif before.is_zero(walk["offset"], min(before.file_bytes, walk["offset"] + L.PAGE)):
+            return f"nothing leads to it: the segment of seq {previous} has not rolled"
+        else:
+            raise before.damage(bad_at, state, walk["next_seq"] - 1)
+    if leads_to > header.base_seq or before.number >= header.number:
+        return f"it begins inside the segment of seq {previous}"
+    return None
+
+
 def find_end(store: Store, *, hint: Words | None, write: bool) -> Active:
     """Walk the newest segment to its end. ``hint``: words of a control of this boot, if any."""
     m, header = last_segment(store, write=write)
     limit = m.grown()
+    if write:
+        ensure_blocks(m, header)
     if m.data_end:
         walk, _, _ = m.walk(header.data_offset)
-        walk |= {"offset": m.data_end, "next_seq": m.next_seq, "rolled": True}
+        walk |= {
+            "offset": m.data_end,
+            "last_frame": m.summary.last_frame,
+            "next_seq": m.next_seq,
+            "monotone": m.summary.log_monotone,
+            "rolled": True,
+        }
         return Active(m, header, walk)
     known_head = 0
     if hint is not None and hint[L.C_HEAD] >> 32 == m.number:
@@ -240,7 +264,10 @@ def find_end(store: Store, *, hint: Words | None, write: bool) -> Active:
     if slot is not None and slot.offset > header.data_offset:
         resume = {"settings_offset": slot.settings_offset, "monotone": slot.monotone}
         index_from = slot.index_count
-    walk, state, bad_at = m.walk(limit, resume=resume, index_from=index_from, write_index=write)
+    try:
+        walk, state, bad_at = m.walk(limit, resume=resume, index_from=index_from, write_index=write)
+    except Corrupt:  # the index is damaged; the frames may be whole
+        walk, state, bad_at = m.walk(limit, write_index=write)
     end = walk["offset"]
     lost_checkpoint = slot is not None and end < slot.offset
     # Control is only a hint: where it claims frames and there are just zeros, it is the one that
@@ -262,6 +289,8 @@ def _from_hint(
     if known_head > limit:
         return None
     try:
+        if resume["settings_offset"]:
+            m.frame_body(resume["settings_offset"], L.KIND_SETTINGS)
         walk, _, _ = m.walk(
             limit, resume=resume, index_from=hint[L.C_INDEX_COUNT], write_index=m.writable
         )
@@ -298,19 +327,15 @@ def clear_tail(active: Active, limit: int) -> bool:
     return True
 
 
-def ensure_blocks(active: Active) -> None:
-    """Have real blocks behind every byte that appends may touch without asking again."""
-    m = active.map
-    end = min(m.grown(), active.header.footer_offset)
-    start = active.walk["offset"] & ~(L.PAGE - 1)
-    files.allocate(
-        m.fd,
-        L.INDEX_OFFSET,
-        L.INDEX_OFFSET + segment.index_bytes_for(end - active.header.data_offset),
-        m.path,
-    )
-    files.allocate(m.fd, start, end, m.path)
-    m.grown()
+def ensure_blocks(m: SegmentMap, header: Header) -> None:
+    """Have real blocks behind every mapped byte that recovery and appends may write.
+
+    The file may be a copy with holes in it; a store into a hole of a full disk is a SIGBUS.
+    """
+    end = min(m.grown(), header.footer_offset)
+    index = segment.index_bytes_for(end - header.data_offset)
+    files.allocate(m.fd, L.INDEX_OFFSET, L.INDEX_OFFSET + index, m.path)
+    files.allocate(m.fd, header.data_offset, end, m.path)
 
 
 def recover(store: Store, dir_fd: int, hint: Words | None, *, limit: int | None = None) -> Active:
@@ -330,5 +355,4 @@ def recover(store: Store, dir_fd: int, hint: Words | None, *, limit: int | None 
         active = find_end(store, hint=None, write=True)
         limit = None
     clear_tail(active, active.map.file_bytes if limit is None else limit)
-    ensure_blocks(active)
     return active

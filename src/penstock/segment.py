@@ -387,6 +387,13 @@ def map_segment(path: str, *, write: bool = False) -> tuple[SegmentMap, Header]:
     fd = files.open_file(path, write=write)
     try:
         header = read_header(fd, path)
+        if files.size(fd, path) < header.data_offset:
+            raise Corrupt(
+                f"{path}: is cut short: {files.size(fd, path)} bytes, its frames begin at "
+                f"{header.data_offset}",
+                path=path,
+                offset=files.size(fd, path),
+            )
         summary = read_footer(fd, header, path)
     except BaseException:
         files.close(fd)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from penstock import layout
-from penstock.errors import Corrupt, TooLarge, Usage, WrongType
+from penstock.errors import Corrupt, TooLarge, UnsupportedVersion, Usage, WrongType
 
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 _SIZE = re.compile(r"\s*(\d+)\s*([A-Za-z]*)\s*")
@@ -26,11 +26,11 @@ def parse_size(value: int | str, what: str) -> int:
         )
     if isinstance(value, int):
         return value
-    match = _SIZE.fullmatch(value)
+    match = _SIZE.fullmatch(value) if len(value) <= 40 else None
     unit = _UNITS.get(match[2].upper()) if match else None
     if match is None or unit is None:
         raise Usage(
-            f"{what} {value!r} is not a size; write it like 65536, '64KiB', '64MiB' or '1GiB'"
+            f"{what} {value[:40]!r} is not a size; write it like 65536, '64KiB', '64MiB' or '1GiB'"
         )
     return int(match[1]) * unit
 
@@ -51,6 +51,10 @@ class Settings:
     file_mode: int = 0o600
 
     def __post_init__(self) -> None:
+        for name in ("segment_size", "file_mode"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise WrongType(f"{name} is an int, not {type(value).__name__}")
         size = self.segment_size
         if not layout.SEGMENT_BYTES_MIN <= size <= layout.SEGMENT_BYTES_MAX or size % layout.PAGE:
             raise Usage(
@@ -76,8 +80,6 @@ class Settings:
                 raise Usage(f"there is no setting {name!r}; there are {', '.join(sorted(known))}")
             if name == "segment_size":
                 changes[name] = parse_size(value, name)
-            elif isinstance(value, bool) or not isinstance(value, int):
-                raise WrongType(f"{name} is an int, not {type(value).__name__}")
         return replace(self, **changes)
 
     def to_json(self) -> bytes:
@@ -94,6 +96,12 @@ class Settings:
         """Settings from a header or frame; a name that this version does not know is an error."""
         try:
             loaded = json.loads(data)
+            unknown = set(loaded) - {f.name for f in fields(cls)}
+            if unknown:
+                raise UnsupportedVersion(
+                    f"{path}: has a setting that this Penstock does not know: {sorted(unknown)[0]}",
+                    path=path,
+                )
             return cls().changed(**loaded)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise Corrupt(f"{path}: its settings cannot be read: {error}", path=path) from None

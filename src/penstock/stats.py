@@ -31,6 +31,7 @@ class Stats:
 
 def collect(path: str, store: Store, control: Control | None, first: int, after: int) -> Stats:
     """Look at the files and the counters."""
+    store.survey()
     names = [n for n in files.list_dir(path) if segment.base_of(n) and n not in store.spurious]
 
     def counted(at: int) -> int:

@@ -9,9 +9,11 @@ import logging
 import os
 from bisect import bisect_right
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import pairwise
 
 from penstock import files, segment
-from penstock._core import LogCore, SegmentMap
+from penstock._core import SegmentMap
 from penstock.errors import Corrupt, Gap, NotFound
 
 logger = logging.getLogger("penstock")
@@ -31,6 +33,7 @@ class Store:
         self.active = active
         self.spurious: dict[str, str] = {}
         self._bases: list[int] | None = None
+        self._surveyed: set[int] = set()
 
     def file(self, base_seq: int) -> str:
         """The path of the segment that begins with ``base_seq``."""
@@ -64,8 +67,8 @@ class Store:
             logger.warning(
                 "%s: not part of this log (%s); it is left alone", self.file(base_seq), why
             )
-        if self._bases is not None and base_seq in self._bases:
-            self._bases.remove(base_seq)
+        if self._bases is not None:
+            self._bases = [b for b in self._bases if b != base_seq]
 
     def open(self, base_seq: int) -> SegmentMap | None:
         """A map of the segment named ``base_seq``; None if it is foreign or gone."""
@@ -92,33 +95,46 @@ class Store:
 
     def covering(self, seq: int) -> SegmentMap | None:
         """The segment that ``seq`` falls into, or the first one if seq lies before it."""
-        for fresh in (False, True):
-            bases = self.bases(fresh=fresh)
-            while bases:
-                at = max(0, bisect_right(bases, seq) - 1)
-                base = bases[at]
-                m = self.open(base)
-                if m is None and base not in bases:
-                    continue  # foreign, and no longer listed
-                if m is None and fresh:
-                    bases = self.bases(fresh=True)  # deleted since we listed it
-                    continue
-                if m is None:
-                    break
-                if at > 0 and self._swallowed(bases[at - 1], base):
-                    continue
-                if fresh or not m.next_seq or seq < m.next_seq:
-                    return m
-                break
+        fresh = False
+        while bases := self.bases(fresh=fresh):
+            at = max(0, bisect_right(bases, seq) - 1)
+            m = self.open(bases[at])
+            if m is not None and at > 0 and self._swallowed(bases[at - 1], bases[at]):
+                continue  # foreign, and no longer listed
+            if m is not None and (fresh or not m.next_seq or seq < m.next_seq):
+                return m
+            if m is not None or segment.file_name(bases[at]) not in self.spurious:
+                fresh = True  # the listing is old
         return None
 
     def _swallowed(self, before: int, base_seq: int) -> bool:
         """Whether the segment ``base_seq`` begins inside the range of the one before it."""
         previous = next((m for m in self.recent if m.base_seq == before), None) or self.open(before)
-        if previous is None or not previous.next_seq or previous.next_seq <= base_seq:
+        if previous is None or self.leads_to(previous) <= base_seq:
             return False
         self.set_aside(base_seq, f"it begins inside the segment of seq {before}")
         return True
+
+    def leads_to(self, m: SegmentMap) -> int:
+        """The base seq behind a segment: 0 if it has none, beyond all if it takes the appends."""
+        if m.next_seq:
+            return m.next_seq
+        if m.number == self.active():
+            return 1 << 64
+        walk, _, _ = m.walk(m.grown(), check_crc=False)
+        return int(walk["next_seq"]) if walk["rolled"] else 0
+
+    def survey(self) -> None:
+        """Look at every segment, so that ``spurious`` is complete."""
+        for base in list(self.bases(fresh=True)):
+            if base not in self._surveyed:
+                with suppress(Corrupt):
+                    self.open(base)
+        for before, base in pairwise(list(self.bases())):
+            if base not in self._surveyed:
+                with suppress(Corrupt):
+                    self._swallowed(before, base)
+        self._surveyed = set(self.bases())
 
     def beginning_at(self, base_seq: int) -> SegmentMap:
         """The segment that a roll frame leads to."""
@@ -135,7 +151,7 @@ class Store:
             first_seq=first,
         )
 
-    def before(self, later: SegmentMap, log: LogCore) -> SegmentMap | None:
+    def before(self, later: SegmentMap) -> SegmentMap | None:
         """The segment before ``later``; None if that is the oldest."""
         while True:
             bases = self.bases(fresh=True)
@@ -145,7 +161,7 @@ class Store:
             m = self.open(bases[at])
             if m is None:
                 continue
-            leads_to = m.next_seq or m.next_after(log)
+            leads_to = self.leads_to(m)
             if leads_to == later.base_seq:
                 return m
             if leads_to > later.base_seq:

@@ -8,7 +8,7 @@ from penstock import layout as L
 from penstock._core import Control, SegmentMap
 from penstock.segment import Header
 from penstock.settings import Settings
-from penstock.steward.roll import allocate_to, prepare
+from penstock.steward.roll import PATIENCE, allocate_to, prepare
 from penstock.steward.seal import seal_finished
 from penstock.store import Store
 
@@ -51,7 +51,7 @@ class Ahead:
         wanted = offset + L.POPULATE_AHEAD_BYTES
         if control.get(L.C_ALLOC_END) >= min(wanted, header.footer_offset):
             return offset
-        with control.locked():
+        with control.locked(PATIENCE):
             head = control.get(L.C_HEAD)
             in_order = head == control.get(L.C_RESERVED) and not control.get32(L.C_SUSPECT)
             if in_order and head >> 32 == m.number and m.fd >= 0:

@@ -47,5 +47,7 @@ class Keeper:
                 self._work()
             except PenstockError as error:
                 logger.debug("maintenance put off: %s", error)
+            except Exception:
+                logger.exception("maintenance failed; appends go on without it")
             if stopping:
                 return

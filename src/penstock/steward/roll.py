@@ -11,11 +11,13 @@ import os
 from penstock import _core, files, segment
 from penstock import layout as L
 from penstock._core import Control, SegmentMap
-from penstock.errors import AlreadyExists
+from penstock.errors import AlreadyExists, Busy
 from penstock.recovery import NEXT, Active, name_segment, start_segment, successor_of
 from penstock.settings import Settings
 
 logger = logging.getLogger("penstock")
+
+PATIENCE = 0.2  # seconds that maintenance waits; an append does what was put off
 
 
 def allocate_to(control: Control, m: SegmentMap, header: segment.Header, end: int) -> None:
@@ -45,11 +47,15 @@ def prepare(directory: str, control: Control, settings: Settings) -> None:
     except AlreadyExists:
         return  # another thread of this handle is at it
     _core.fail_point("prepare.made")
-    with control.locked():
-        if files.exists(os.path.join(directory, NEXT)):
-            files.unlink(own)
-        else:
-            files.rename(own, os.path.join(directory, NEXT))
+    try:
+        with control.locked(PATIENCE):
+            if files.exists(os.path.join(directory, NEXT)):
+                files.unlink(own)
+            else:
+                files.rename(own, os.path.join(directory, NEXT))
+    except Busy:
+        files.unlink(own)
+        raise
     _core.fail_point("prepare.named")
 
 
