@@ -376,9 +376,11 @@ cdef class LogCore:
                 self._become_writer(seconds_until(deadline))
                 continue
             if nbytes > m.frames_end - m.data_offset:
+                if self._roll_for(nbytes):
+                    continue
                 raise TooLarge(
                     f"{nbytes} bytes do not fit a segment, which takes {m.frames_end - m.data_offset}; "
-                    "make the log with larger segments, or split the batch"
+                    "split the batch, or configure(segment_size=...) and append something smaller first"
                 )
             if nbytes <= PSK_GIL_COPY_BYTES_MAX and control.lock_try():
                 rc = publish(control.words, m, parts, spans, count, nbytes, NULL, &seq, &end)

@@ -20,6 +20,7 @@ cdef class Control:
 
     cdef char *words
     cdef public int fd
+    cdef public int dir_fd  # the log's directory, held with flock; closed together with the rest
     cdef public uint32_t token
     cdef public bint writable
     cdef uint32_t generation
@@ -30,6 +31,7 @@ cdef class Control:
     def __cinit__(self):
         self.words = NULL
         self.fd = -1
+        self.dir_fd = -1
 
     def __init__(self, int fd, bint writable, bint take_token):
         """Map the control file ``fd``, which this object owns from now on."""
@@ -68,8 +70,11 @@ cdef class Control:
                 munmap(self.words, PSK_CONTROL_BYTES)
             if self.fd >= 0:
                 psk_fd_close(self.fd)
+            if self.dir_fd >= 0:
+                psk_fd_close(self.dir_fd)
         self.words = NULL
         self.fd = -1
+        self.dir_fd = -1
 
     def close(self):
         """Unmap and close, at once or when the last call that uses it returns."""

@@ -51,6 +51,7 @@ class Event:
 
 class Control:
     fd: int
+    dir_fd: int
     token: int
     writable: bool
     def __init__(self, fd: int, writable: bool, take_token: bool) -> None: ...
@@ -148,7 +149,7 @@ class LogCore:
     ) -> range: ...
     def __getitem__(self, seq: int) -> Event: ...
 
-class Cursor:
+class Reader:
     timeout: float | None
     def __init__(
         self,

@@ -18,6 +18,7 @@ frames alone; so it does not keep the next writer out.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import time
@@ -26,7 +27,7 @@ from collections.abc import Callable
 from penstock import _core, files
 from penstock import layout as L
 from penstock._core import Control
-from penstock.errors import Busy, NotFound, PenstockError
+from penstock.errors import Busy, Io, NotFound, PenstockError
 
 NAME = "control"
 TEMPORARY = "control.tmp"
@@ -143,6 +144,10 @@ def _open(directory: str, *, write: bool, token: bool) -> tuple[Control | None, 
         fd = files.open_file(path, write=write)
     except NotFound:
         return None, "there is no control file"
+    except Io as error:
+        if error.errno != errno.ELOOP:
+            raise
+        return None, "it is a symbolic link"
     try:
         why = _check(fd, path)
     except BaseException:
@@ -183,8 +188,14 @@ def attach_writer(
 
 
 def attach_reader(directory: str, dir_fd: int, timeout: float | None) -> Control | None:
-    """Hold the directory and return live control; None, without holding it, if there is none."""
+    """Hold the directory and return live control; None, without holding it, if there is none.
+
+    Who gets LOCK_EX is alone: a control that is there is nobody's any more, and only a hint.
+    """
     deadline = None if timeout is None else time.monotonic() + timeout
+    if files.lock_exclusive(dir_fd, directory):
+        files.unlock(dir_fd, directory)
+        return None
     files.lock_shared(dir_fd, directory, deadline)
     for write in (True, False):
         try:

@@ -79,73 +79,78 @@ class Log(LogCore):
     def _attach(self, new: Settings | None) -> None:
         """Open the directory, hold it, and get at control or, reading, at the frames alone."""
         fd = files.open_dir(self.path)
+        _core.own_fd(fd)  # before it is locked: a child of a fork must not keep the lock
+        attached: Control | None = None
         try:
             live = check_file_system(
                 fd, self.path, insist=self._any_file_system, write=self._writable
             )
-            attached: Control | None = None
             if self._writable:
                 attached = control.attach_writer(
                     self.path, fd, lambda: self._first_open(fd, new), self._timeout
                 )
             elif live:
                 attached = control.attach_reader(self.path, fd, self._timeout)
-            _core.own_fd(fd)
+            self._store.forget()
+            self._adopt(attached, fd)
         except BaseException:
-            files.close(fd)
-            raise
-        self._dir_fd = fd
-        self._dir_generation = _core.fork_generation()
-        self._store.forget()
-        try:
             if attached is not None:
-                self._store.uuid = attached.uuid()
-            else:
-                self._read_frames_alone()
-        except BaseException:
-            self._release(attached)
+                attached.close()
+            _core.close_fd(fd)
             raise
-        self._ctl = attached  # last: now other threads see the log as open
         self._closed = False
+
+    def _adopt(self, attached: Control | None, dir_fd: int) -> None:
+        """Go on with live control, or, if there is none, with the frames alone."""
+        if attached is not None:
+            self._store.uuid = attached.uuid()
+            attached.dir_fd = dir_fd
+            dir_fd = -1
+            self._static = None
+        else:
+            self._read_frames_alone()
+        self._dir_fd = dir_fd
+        self._dir_generation = _core.fork_generation()
+        self._ctl = attached  # last: now other threads see it
 
     def _first_open(self, dir_fd: int, new: Settings | None) -> None:
         """Nobody else has the log open: make it if need be, bring it into order, build control."""
         store = Store(self.path, None, [], lambda: 0)
-        found = bool(store.bases(fresh=True))
+        found = bool(store.bases())
         if not found:
             recovery.check_is_free(self.path)
             if new is None:
                 raise NotFound(f"{self.path}: there is no log here; create it first")
-        recovery.sweep(self.path)
+        recovery.sweep(self.path, store.names)
         if not found and new is not None:
             recovery.create_first(self.path, dir_fd, new)
+            store.forget()
         uuid = recovery.settle_uuid(store)
         hint = control.old_words(self.path, uuid)
-        active = recovery.recover(store, dir_fd, hint)
+        active = recovery.recover(store, dir_fd, hint, fresh=False)
         control.build(self.path, uuid, active.words(), active.settings.file_mode)
 
     def _read_frames_alone(self) -> None:
         """Without live control: find the end in the frames."""
         if not self._store.bases(fresh=True):
             raise NotFound(f"{self.path}: there is no log here")
-        if self._store.uuid is None:
-            recovery.settle_uuid(self._store)
-        self._static = recovery.find_end(self._store, hint=None, write=False)
+        uuid = recovery.settle_uuid(self._store)
+        hint = control.old_words(self.path, uuid)
+        self._static = recovery.find_end(self._store, hint=hint, write=False)
         self._store.keep(self._static.map)
         self._static_head = self._static.head
 
     def _look_again(self) -> None:
         """Without live control: has a writer come, or have the frames grown?"""
-        fd = self._dir_fd
+        active = self._static
+        if active is None:
+            return
         attached = None
         if self._static_live():
             with suppress(Busy):  # a writer is just opening the log
-                attached = control.attach_reader(self.path, fd, 0)
+                attached = control.attach_reader(self.path, self._dir_fd, 0)
         if attached is not None:
-            self._ctl = attached
-            return
-        active = self._static
-        if active is None:
+            self._adopt(attached, self._dir_fd)
             return
         if not active.map.data_end:
             active.walk, _, _ = active.map.walk(active.map.grown(), resume=active.walk)
@@ -191,9 +196,6 @@ class Log(LogCore):
         self._static = None
         self._store.forget()
         attached, self._ctl = self._ctl, None
-        self._release(attached)
-
-    def _release(self, attached: Control | None) -> None:
         if attached is not None:
             attached.close()
         fd, self._dir_fd = self._dir_fd, -1
@@ -259,7 +261,7 @@ class Log(LogCore):
             return
         hint = {at: attached.get(at) for at in range(L.C_HEAD, L.C_NOTIFY, 8)}
         limit = reserved & 0xFFFFFFFF if reserved >> 32 == head >> 32 else None
-        active = recovery.recover(self._store, self._dir_fd, hint, limit=limit)
+        active = recovery.recover(self._store, attached.dir_fd, hint, limit=limit)
         publish(attached, active)
         attached.put32(L.C_SUSPECT, 0)
         attached.add(L.C_REPAIRS)
@@ -271,6 +273,8 @@ class Log(LogCore):
         if m is None or header is None or m.number != attached.get(L.C_HEAD) >> 32:
             name = self._store.file(attached.get(L.C_ACTIVE_BASE))
             m, header = segment.map_segment(name, write=True)
+            if self._closed:
+                raise self._closed_error()
             self._header = header
             self._active_map = m
             self._store.keep(m)
@@ -287,8 +291,22 @@ class Log(LogCore):
             "monotone": bool(attached.get(L.C_FLAGS) & L.CONTROL_FLAG_MONOTONE),
             "settings_offset": attached.get(L.C_SETTINGS_POS) & 0xFFFFFFFF,
         }
-        roll(self.path, self._dir_fd, attached, Active(m, header, walk))
+        roll(self.path, attached.dir_fd, attached, Active(m, header, walk))
         self._map_active(attached)
+
+    def _roll_for(self, nbytes: int) -> bool:
+        """Roll to a larger segment if the settings have one that takes ``nbytes`` bytes."""
+        attached = self._live()
+        if nbytes > segment.room_in(self.settings.segment_size):
+            return False
+        with attached.locked():
+            self._repair_if_needed(attached)
+            m, header = self._map_active(attached)
+            fits = nbytes <= header.frames_end - header.data_offset
+            if not fits and attached.get(L.C_NEXT_SEQ) > header.base_seq:
+                self._roll(attached, m, header)
+                fits = True
+        return fits
 
     def _roll_now(self) -> int:
         """Roll unless the active segment is empty; the active segment's base seq."""
@@ -331,9 +349,13 @@ class Log(LogCore):
         attached = self._ctl
         if attached is not None:
             return attached.get(L.C_NEXT_SEQ)
-        if self._static is None:
+        self._look_again()
+        attached, static = self._ctl, self._static
+        if attached is not None:
+            return attached.get(L.C_NEXT_SEQ)
+        if static is None:
             raise self._closed_error()
-        seq: int = self._static.walk["next_seq"]
+        seq: int = static.walk["next_seq"]
         return seq
 
     @property
@@ -661,6 +683,6 @@ def create(path: str | os.PathLike[str], **options: Any) -> Log:
     text = path_text(path)
     if os.path.lexists(text):
         names = files.list_dir(text) if os.path.isdir(text) else [text]
-        if not os.path.isdir(text) or any(segment.base_of(n) for n in names):
+        if not os.path.isdir(text) or any(segment.is_name(n) for n in names):
             raise AlreadyExists(f"{text}: something is there already; open it instead")
     return open(path, **options)

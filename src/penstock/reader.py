@@ -1,4 +1,4 @@
-"""Reader: a position in a log that moves over its events; and the bounds that users give for it."""
+"""What users give to ``read`` and ``follow``, turned into what the compiled Reader takes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from penstock import layout as L
-from penstock._core import Cursor
+from penstock._core import Reader
 from penstock.errors import TooLarge, Usage, WrongType
 from penstock.event import Buffer
 from penstock.times import Time, to_ns
@@ -16,16 +16,7 @@ if TYPE_CHECKING:
     from penstock.log import Log
 
 
-class Reader(Cursor):
-    """An iterator over events, from ``log.read()`` or ``log.follow()``.
-
-    It takes no lock and may be left at any time. ``take(n)`` returns what is there without
-    waiting, ``wait(timeout)`` waits for more, ``position`` tells where it stands.
-    """
-
-    def __repr__(self) -> str:
-        return f"<penstock.Reader of {self.log.path!r} at seq {self.position}>"
-
+__all__ = ["SEQ_MAX", "Reader", "bounds", "key_bytes", "topic_bytes"]
 
 SEQ_MAX = (1 << 64) - 1
 

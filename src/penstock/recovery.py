@@ -77,9 +77,9 @@ def is_leftover(name: str) -> bool:
     return name == control.TEMPORARY or (name.startswith("next.") and name.endswith(".tmp"))
 
 
-def sweep(directory: str) -> None:
-    """Delete leftovers; under LOCK_EX only."""
-    for name in files.list_dir(directory):
+def sweep(directory: str, names: list[str]) -> None:
+    """Delete the leftovers among ``names``; under LOCK_EX only."""
+    for name in names:
         if is_leftover(name):
             files.unlink(os.path.join(directory, name))
 
@@ -167,7 +167,7 @@ def successor_of(active: Active) -> Header:
 
 def settle_uuid(store: Store) -> bytes:
     """The uuid that the log's segments share. Normally the newest two agree, and that is that."""
-    bases = store.bases(fresh=True)
+    bases = store.bases()
     newest = [_uuid_of(store, b) for b in bases[-2:]]
     if len(set(newest)) > 1:
         counts = Counter(_uuid_of(store, b) for b in bases).most_common(2)
@@ -191,14 +191,14 @@ def _uuid_of(store: Store, base_seq: int) -> bytes:
         files.close(fd)
 
 
-def last_segment(store: Store, *, write: bool) -> tuple[SegmentMap, Header]:
+def last_segment(store: Store, *, write: bool, fresh: bool = True) -> tuple[SegmentMap, Header]:
     """The newest segment that belongs to the log.
 
     A sealed one is not the newest: its successor had its name before the footer was written. Who
     only reads may stop there; who writes would use seqs again that were given out.
     """
     while True:
-        bases = store.bases(fresh=True)
+        bases = store.bases(fresh=fresh)
         if not bases:
             raise Corrupt(f"{store.path}: no segment of this log is left", path=store.path)
         path = store.file(bases[-1])
@@ -236,9 +236,9 @@ def _why_not_behind(store: Store, previous: int, header: Header) -> str | None:
     return None
 
 
-def find_end(store: Store, *, hint: Words | None, write: bool) -> Active:
+def find_end(store: Store, *, hint: Words | None, write: bool, fresh: bool = True) -> Active:
     """Walk the newest segment to its end. ``hint``: words of a control of this boot, if any."""
-    m, header = last_segment(store, write=write)
+    m, header = last_segment(store, write=write, fresh=fresh)
     limit = m.grown()
     if write:
         ensure_blocks(m, header)
@@ -338,14 +338,21 @@ def ensure_blocks(m: SegmentMap, header: Header) -> None:
     files.allocate(m.fd, header.data_offset, end, m.path)
 
 
-def recover(store: Store, dir_fd: int, hint: Words | None, *, limit: int | None = None) -> Active:
+def recover(
+    store: Store,
+    dir_fd: int,
+    hint: Words | None,
+    *,
+    limit: int | None = None,
+    fresh: bool = True,
+) -> Active:
     """Bring the log's end into order: the caller holds LOCK_EX or the write lock.
 
     1. Walk the newest segment to the end of its published frames.
     2. If they end in a roll frame, make the successor that it promises and go on there.
     3. Zero what lies behind the end.
     """
-    active = find_end(store, hint=hint, write=True)
+    active = find_end(store, hint=hint, write=True, fresh=fresh)
     _core.fail_point("repair.walked")
     while active.walk["rolled"]:
         header = successor_of(active)

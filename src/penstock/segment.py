@@ -7,6 +7,7 @@ store's business, and when to make or seal one is the steward's.
 from __future__ import annotations
 
 import os
+import re
 import struct
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from penstock._core import SegmentMap
 from penstock.errors import Corrupt, UnsupportedVersion
 
 SUFFIX = ".seg"
+_NAME = re.compile(r"(?!0{20})[0-9]{20}\.seg")
 
 
 def file_name(base_seq: int) -> str:
@@ -23,13 +25,9 @@ def file_name(base_seq: int) -> str:
     return f"{base_seq:020d}{SUFFIX}"
 
 
-def base_of(name: str) -> int | None:
-    """The base seq that a file name stands for; None if it is not a segment's name."""
-    stem = name[: -len(SUFFIX)]
-    if not name.endswith(SUFFIX) or len(stem) != 20 or not (stem.isascii() and stem.isdigit()):
-        return None
-    base = int(stem)
-    return base if base >= 1 else None
+def is_name(name: str) -> bool:
+    """Whether a file name is a segment's: the base seq in 20 digits, and the suffix."""
+    return _NAME.fullmatch(name) is not None
 
 
 def index_capacity(segment_bytes: int) -> int:
@@ -44,6 +42,12 @@ def index_bytes_for(data_bytes: int) -> int:
 
 def _pages(nbytes: int) -> int:
     return -(-nbytes // L.PAGE) * L.PAGE
+
+
+def room_in(segment_bytes: int) -> int:
+    """Bytes of frames that a segment of that size takes."""
+    header = L.INDEX_OFFSET + index_bytes_for(segment_bytes)
+    return segment_bytes - L.PAGE - L.FRAME_HEADER_BYTES - header
 
 
 @dataclass(frozen=True, slots=True)

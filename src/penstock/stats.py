@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
-from penstock import _core, files, segment
+from penstock import _core, segment
 from penstock import layout as L
 from penstock._core import Control
 from penstock.store import Store
@@ -32,7 +32,7 @@ class Stats:
 def collect(path: str, store: Store, control: Control | None, first: int, after: int) -> Stats:
     """Look at the files and the counters."""
     store.survey()
-    names = [n for n in files.list_dir(path) if segment.base_of(n) and n not in store.spurious]
+    names = [segment.file_name(base) for base in store.bases()]
 
     def counted(at: int) -> int:
         return control.get(at) if control is not None else 0

@@ -32,6 +32,7 @@ class Store:
         self.recent = recent
         self.active = active
         self.spurious: dict[str, str] = {}
+        self.names: list[str] = []  # as last listed, foreign ones too
         self._bases: list[int] | None = None
         self._surveyed: set[int] = set()
 
@@ -42,9 +43,9 @@ class Store:
     def bases(self, *, fresh: bool = False) -> list[int]:
         """Base seqs of the segments, in order, without those known to be foreign."""
         if self._bases is None or fresh:
-            names = files.list_dir(self.path)
-            found = (segment.base_of(n) for n in names if n not in self.spurious)
-            self._bases = sorted(b for b in found if b is not None)
+            self.names = files.list_dir(self.path)
+            found = sorted(n for n in self.names if segment.is_name(n) and n not in self.spurious)
+            self._bases = [int(n[:20]) for n in found]
         return self._bases
 
     def forget(self) -> None:
@@ -101,7 +102,7 @@ class Store:
             m = self.open(bases[at])
             if m is not None and at > 0 and self._swallowed(bases[at - 1], bases[at]):
                 continue  # foreign, and no longer listed
-            if m is not None and (fresh or not m.next_seq or seq < m.next_seq):
+            if m is not None and (fresh or seq < m.next_seq or m.number == self.active()):
                 return m
             if m is not None or segment.file_name(bases[at]) not in self.spurious:
                 fresh = True  # the listing is old

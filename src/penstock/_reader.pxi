@@ -1,10 +1,12 @@
-# Reading: Cursor, a lock-free position that moves over events and can wait for more.
+# Reading: Reader, a lock-free position that moves over events and can wait for more.
 
-cdef class Cursor:
-    """A lock-free position in a log that moves over events. :class:`penstock.Reader` is its face.
+cdef class Reader:
+    """An iterator over events, from ``log.read()`` or ``log.follow()``.
 
-    A reader never passes ``head`` and checks each frame's bounds and checksum before it hands the
-    event out, so it returns only what a writer committed.
+    It takes no lock and may be left at any time. It never passes ``head`` and checks each frame's
+    bounds and checksum before it hands the event out, so it returns only what a writer committed.
+    ``take(n)`` returns what is there without waiting, ``wait(timeout)`` waits for more,
+    ``position`` tells where it stands.
     """
 
     cdef readonly LogCore log
@@ -45,6 +47,9 @@ cdef class Cursor:
 
     def __iter__(self):
         return self
+
+    def __repr__(self):
+        return f"<penstock.Reader of {self.log.path!r} at seq {self.next}>"
 
     @property
     def position(self):
