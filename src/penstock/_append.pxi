@@ -1,13 +1,91 @@
 # Appending: the publish protocol, and LogCore, the hot half of a log handle.
 
-cdef inline void write_run(SegmentMap m, uint64_t offset, const char *run, uint64_t nbytes) noexcept nogil:
-    if not psk_write_all(m.fd, offset, run, nbytes, NULL, 0, NULL, 0):
-        memcpy(m.base + offset, run, nbytes)
+cdef struct Sink:
+    # Where the frames of one append go. Pages that are populated are written through the map.
+    # Others are put together in scratch and written with pwritev(2) in long runs, which spares a
+    # page fault for every page. The commit word that publishes them is a store in the map always.
+    char *base
+    int fd
+    char *scratch         # NULL: everything through the map
+    uint64_t warm_end     # offset up to which the map's pages are populated
+    uint64_t run_at       # offset of what is in scratch
+    uint64_t run          # bytes in scratch
+    const char *unsummed[4]  # frames of one length that still lack their checksums
+    uint64_t unsummed_body
+    int unsummed_count
+
+
+cdef inline void sink_sum(Sink *s) noexcept nogil:
+    """Give the frames that lack one their checksums."""
+    cdef uint32_t crcs[4]
+    cdef const char *starts[4]
+    cdef int i
+    if s.unsummed_count == 4:
+        for i in range(4):
+            crcs[i] = 0xFFFFFFFF
+            starts[i] = s.unsummed[i] + PSK_FRAME_SEQ
+        psk_crc_four(crcs, starts, PSK_FRAME_HEADER_BYTES - PSK_FRAME_SEQ + s.unsummed_body)
+        for i in range(4):
+            psk_put32(<char *>s.unsummed[i] + PSK_FRAME_CRC, ~crcs[i])
+    else:
+        for i in range(s.unsummed_count):
+            frame_sum(<char *>s.unsummed[i], s.unsummed_body)
+    s.unsummed_count = 0
+
+
+cdef void sink_flush(Sink *s) noexcept nogil:
+    """Write what is in scratch to the file."""
+    sink_sum(s)
+    if s.run and not psk_write_all(s.fd, s.run_at, s.scratch, s.run, NULL, 0, NULL, 0):
+        memcpy(s.base + s.run_at, s.scratch, s.run)
+    s.run = 0
+
+
+cdef inline void sink_add(
+    Sink *s, uint64_t at, const Parts *p, const char *value, uint64_t value_len, uint64_t prefix,
+    uint64_t total, bint fixed, bint commit, uint64_t seq, uint64_t append_ns, uint32_t back, uint32_t left,
+) noexcept nogil:
+    """Take one frame, which belongs at ``at``; with its commit word, if ``commit``."""
+    cdef uint64_t body = prefix + value_len
+    cdef char *dst
+    if s.scratch == NULL or at + total <= s.warm_end or (total > PSK_WRITE_SCRATCH_BYTES and not fixed):
+        if s.run:
+            sink_flush(s)
+        dst = s.base + at
+    elif total > PSK_WRITE_BYTES_MIN and fixed:
+        sink_flush(s)
+        frame_write_big(
+            s.base, at, s.scratch, s.fd, p, value, value_len, prefix, seq, append_ns, back, left)
+        if commit:
+            psk_store32(s.base + at, <uint32_t>body + 1)
+        return
+    else:
+        if s.run + total > PSK_WRITE_SCRATCH_BYTES:
+            sink_flush(s)
+        if s.run == 0:
+            s.run_at = at
+        dst = s.scratch + s.run
+        s.run += total
+        psk_put32(dst, 0)
+    if value_len > 8192:
+        frame_write(dst, p, value, value_len, prefix, seq, append_ns, back, left)
+    else:
+        frame_fill(dst, p, value, value_len, prefix, seq, append_ns, back, left)
+        if s.unsummed_count and s.unsummed_body != body:
+            sink_sum(s)
+        s.unsummed[s.unsummed_count] = dst
+        s.unsummed_count += 1
+        s.unsummed_body = body
+        if s.unsummed_count == 4:
+            sink_sum(s)
+    if commit:
+        psk_fail(FP_BATCH_BODY)
+        psk_store32(dst, <uint32_t>body + 1)
 
 
 cdef int publish(
     char *words, SegmentMap m, const Parts *parts, const Span *spans, uint64_t count,
-    uint64_t nbytes, char *scratch, uint64_t *first_seq, uint64_t *end,
+    uint64_t nbytes, char *scratch, uint64_t warm_end, uint64_t *first_seq, uint64_t *end,
 ) noexcept nogil:
     """Write ``count`` events as one atomic batch; the caller holds the write lock.
 
@@ -17,19 +95,15 @@ cdef int publish(
     4. ``head``, with release: now readers may see it.
     5. The words that the next writer needs; a writer that takes over rebuilds them from frames.
 
-    With ``spans``, all events share ``parts[0]`` except for their values. With ``scratch``, frames
-    are put together there and written to the file in long runs, which spares a page fault for
-    every page; the commit word that publishes them is a store in the map either way.
+    With ``spans``, all events share ``parts[0]`` except for their values.
     """
     cdef uint64_t head = psk_get64(words + PSK_C_HEAD)
     cdef uint64_t at, i, total, prefix, value_len, body = 0, append_ns
     cdef const Parts *p = parts
     cdef const char *value
-    cdef uint32_t back, left
     cdef char *first
     cdef char *index
-    cdef char *dst
-    cdef uint64_t run = 0  # bytes in scratch; they belong at `at - run`
+    cdef Sink sink
     cdef Walk w
     psk_fail(FP_LOCKED)
     if psk_load32(words + PSK_C_SUSPECT) or psk_get64(words + PSK_C_RESERVED) != head:
@@ -64,6 +138,12 @@ cdef int publish(
 
     first = m.base + at
     prefix = parts_prefix(p)
+    sink.base = m.base
+    sink.fd = m.fd
+    sink.scratch = scratch
+    sink.warm_end = warm_end
+    sink.run = 0
+    sink.unsummed_count = 0
     for i in range(count):
         if spans != NULL:
             value = spans[i].start
@@ -73,33 +153,11 @@ cdef int publish(
             prefix = parts_prefix(p)
             value = p.value
             value_len = p.value_len
-        back = <uint32_t>(at - w.last_frame) if w.last_frame else 0
-        left = <uint32_t>(count - 1 - i)
-        if scratch == NULL:
-            dst = m.base + at
-            total = frame_write(dst, p, value, value_len, prefix, w.next_seq, append_ns, back, left)
-        else:
-            total = align8(PSK_FRAME_HEADER_BYTES + prefix + value_len)
-            if run and run + total > PSK_WRITE_SCRATCH_BYTES:
-                write_run(m, at - run, scratch, run)
-                run = 0
-            if total > PSK_WRITE_BYTES_MIN:
-                if run:
-                    write_run(m, at - run, scratch, run)
-                    run = 0
-                frame_write_big(
-                    m.base, at, scratch, m.fd, p, value, value_len, prefix, w.next_seq, append_ns,
-                    back, left)
-                dst = m.base + at
-            else:
-                dst = scratch + run
-                psk_put32(dst, 0)
-                frame_write(dst, p, value, value_len, prefix, w.next_seq, append_ns, back, left)
-                run += total
-        if i:
-            psk_fail(FP_BATCH_BODY)
-            psk_store32(dst, <uint32_t>(prefix + value_len) + 1)
-        else:
+        total = align8(PSK_FRAME_HEADER_BYTES + prefix + value_len)
+        sink_add(
+            &sink, at, p, value, value_len, prefix, total, p.fixed, i > 0, w.next_seq, append_ns,
+            <uint32_t>(at - w.last_frame) if w.last_frame else 0, <uint32_t>(count - 1 - i))
+        if i == 0:
             psk_fail(FP_BODY)
             body = prefix + value_len
         if at >= w.block_offset + PSK_INDEX_STEP:
@@ -110,8 +168,7 @@ cdef int publish(
         w.last_frame = at
         at += total
 
-    if run:
-        write_run(m, at - run, scratch, run)
+    sink_flush(&sink)
     psk_fail(FP_WRITTEN)
     psk_store32(first, <uint32_t>body + 1)
     psk_fail(FP_COMMIT)
@@ -158,6 +215,7 @@ cdef int parts_fill(
     p.kind = PSK_KIND_DATA
     p.key_len = PSK_NO_KEY
     if PyBytes_CheckExact(value):
+        p.fixed = True
         p.value = PyBytes_AS_STRING(value)
         p.value_len = <uint64_t>PyBytes_GET_SIZE(value)
     elif value is None:
@@ -239,7 +297,6 @@ cdef class LogCore:
     cdef Control _control
     cdef SegmentMap _active
     cdef psk_filler *filler
-    cdef uint64_t filled       # populated up to here, in the active segment
     cdef uint64_t fill_next    # think about populating again once appends pass this offset
     cdef uint32_t fork_generation
     cdef char *scratch         # for long appends; one thread at a time has it
@@ -320,7 +377,6 @@ cdef class LogCore:
             else:
                 self.filler = NULL  # its thread stayed with the parent
         self._active = m
-        self.filled = 0
         self.fill_next = 0
 
     def _stop_filler(self):
@@ -330,7 +386,15 @@ cdef class LogCore:
             with nogil:
                 psk_filler_stop(filler)
 
-    cdef int fill(self, Control control, SegmentMap m, uint64_t at, bint populate) except -1:
+    cdef uint64_t warm_end(self, SegmentMap m) noexcept:
+        """Offset up to which this process has the pages of ``m`` populated."""
+        cdef char *ready
+        if self.filler == NULL or m is not self._active:
+            return 0
+        ready = psk_filler_ready(self.filler)
+        return <uint64_t>(ready - m.base) if m.base <= ready <= m.base + m.mapped else 0
+
+    cdef int fill(self, Control control, SegmentMap m, uint64_t at, uint64_t nbytes) except -1:
         """Have the pages ahead of ``at`` populated, and more of them allocated if they run short."""
         cdef uint64_t allocated = psk_load64(control.words + PSK_C_ALLOC_END)
         cdef uint64_t start = at & ~<uint64_t>(PSK_PAGE - 1)  # a whole page, as madvise wants
@@ -342,19 +406,16 @@ cdef class LogCore:
             self._look_ahead(at)
         if stop > allocated:
             stop = allocated & ~<uint64_t>(PSK_PAGE - 1)
-        if start < self.filled:
-            start = self.filled
         self.fill_next = at + PSK_POPULATE_CHUNK_BYTES
         if at < nearly_full < self.fill_next:
             self.fill_next = nearly_full
-        if stop <= start or not populate:
+        if stop <= start:
             return 0
         if self.filler == NULL:
             self.filler = psk_filler_start()
             if self.filler == NULL:
                 return 0
-        psk_filler_ask(self.filler, m.base + start, stop - start)
-        self.filled = stop
+        psk_filler_ask(self.filler, m.base + start, m.base + stop, nbytes >= PSK_WRITE_BYTES_MIN)
         return 0
 
     cdef uint64_t append_parts(
@@ -363,7 +424,7 @@ cdef class LogCore:
         """Append; returns the first seq. Slow cases are mended in Python, then tried again."""
         cdef Control control
         cdef SegmentMap m
-        cdef uint64_t seq = 0, end = 0
+        cdef uint64_t seq = 0, end = 0, warm_end
         cdef char *scratch
         cdef int64_t deadline = -1 if timeout is None else deadline_after(timeout)
         cdef int rc
@@ -383,15 +444,19 @@ cdef class LogCore:
                     "split the batch, or configure(segment_size=...) and append something smaller first"
                 )
             if nbytes <= PSK_GIL_COPY_BYTES_MAX and control.lock_try():
-                rc = publish(control.words, m, parts, spans, count, nbytes, NULL, &seq, &end)
+                rc = publish(control.words, m, parts, spans, count, nbytes, NULL, 0, &seq, &end)
                 control.unlock()
             else:
                 scratch = self.take_scratch(nbytes)
+                warm_end = self.warm_end(m)
+                if scratch != NULL and self.filler != NULL:
+                    psk_filler_hold(self.filler)
                 control.pin()
                 with nogil:
                     rc = control.lock_wait(deadline)
                     if rc == OK:
-                        rc = publish(control.words, m, parts, spans, count, nbytes, scratch, &seq, &end)
+                        rc = publish(
+                            control.words, m, parts, spans, count, nbytes, scratch, warm_end, &seq, &end)
                         control.unlock()
                 control.unpin()
                 if scratch != NULL:
@@ -412,7 +477,7 @@ cdef class LogCore:
             else:
                 self._make_ready(nbytes, seconds_until(deadline))
         if end >= self.fill_next and control.words != NULL:
-            self.fill(control, m, end, nbytes < PSK_WRITE_BYTES_MIN)
+            self.fill(control, m, end, nbytes)
         return seq
 
     def append(self, value, *, key=None, topic=None, headers=None, time=None, timeout=None):
@@ -451,6 +516,7 @@ cdef class LogCore:
             p.key_len = PSK_NO_KEY
             p.kind = PSK_KIND_DATA
             p.flags = 0
+            p.fixed = True
             if p.value_len > PSK_VALUE_BYTES_MAX:
                 raise TooLarge(f"a value of {p.value_len} bytes; the limit is {PSK_VALUE_BYTES_MAX}")
         else:

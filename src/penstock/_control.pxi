@@ -281,8 +281,12 @@ cdef class Locked:
         self.timeout = timeout
 
     def __enter__(self):
-        self.control.lock_or_raise(self.timeout)
         self.control.pin()
+        try:
+            self.control.lock_or_raise(self.timeout)
+        except BaseException:
+            self.control.unpin()
+            raise
 
     def __exit__(self, *_):
         with nogil:

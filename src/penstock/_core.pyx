@@ -106,6 +106,7 @@ cdef extern from "_native.h" nogil:
     int psk_crc_hardware
     uint32_t psk_crc(uint32_t c, const void *p, size_t n)
     uint32_t psk_crc_soft(uint32_t c, const unsigned char *p, size_t n)
+    void psk_crc_four(uint32_t *c, const char **p, size_t n)
     uint32_t psk_crc_copy(uint32_t c, void *dst, const void *src, size_t n)
     int psk_futex_wait(void *word, uint32_t seen, int64_t ns)
     void psk_futex_wake(void *word, int count)
@@ -117,7 +118,9 @@ cdef extern from "_native.h" nogil:
     ctypedef struct psk_filler:
         pass
     psk_filler *psk_filler_start()
-    void psk_filler_ask(psk_filler *f, char *start, size_t nbytes)
+    void psk_filler_ask(psk_filler *f, char *start, char *end, bint lazily)
+    void psk_filler_hold(psk_filler *f)
+    char *psk_filler_ready(psk_filler *f)
     void psk_filler_idle(psk_filler *f)
     void psk_filler_stop(psk_filler *f)
     int psk_fail_armed, psk_fail_left, psk_fail_signal

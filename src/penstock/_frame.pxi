@@ -13,6 +13,7 @@ cdef struct Parts:
     uint16_t key_len
     uint8_t kind
     uint8_t flags
+    bint fixed       # the value is a bytes object: nobody can change it while it is copied
 
 
 cdef struct Span:
@@ -29,15 +30,13 @@ cdef inline uint64_t parts_prefix(const Parts *p) noexcept nogil:
     return n
 
 
-cdef inline uint64_t frame_write(
+cdef inline uint64_t frame_fill(
     char *dst, const Parts *p, const char *value, uint64_t value_len, uint64_t prefix,
     uint64_t seq, uint64_t append_ns, uint32_t back, uint32_t left,
 ) noexcept nogil:
-    """Write all of a frame but its commit word; return the frame's length."""
-    cdef uint64_t body = prefix + value_len
-    cdef uint64_t total = align8(PSK_FRAME_HEADER_BYTES + body)
+    """Write all of a frame but its commit word and checksum; return the frame's length."""
+    cdef uint64_t total = align8(PSK_FRAME_HEADER_BYTES + prefix + value_len)
     cdef char *at = dst + PSK_FRAME_HEADER_BYTES
-    cdef uint32_t crc
     psk_put64(dst + total - 8, 0)
     psk_put64(dst + PSK_FRAME_SEQ, seq)
     psk_put64(dst + PSK_FRAME_APPEND_NS, append_ns)
@@ -60,13 +59,36 @@ cdef inline uint64_t frame_write(
         if p.key_len != PSK_NO_KEY and p.key_len:
             memcpy(at, p.key, p.key_len)
             at += p.key_len
+    if value_len:
+        memcpy(at, value, value_len)
+    return total
+
+
+cdef inline void frame_sum(char *dst, uint64_t body) noexcept nogil:
+    """Give a filled frame its checksum."""
+    psk_put32(dst + PSK_FRAME_CRC, ~psk_crc(
+        0xFFFFFFFF, dst + PSK_FRAME_SEQ, PSK_FRAME_HEADER_BYTES - PSK_FRAME_SEQ + body))
+
+
+cdef inline uint64_t frame_write(
+    char *dst, const Parts *p, const char *value, uint64_t value_len, uint64_t prefix,
+    uint64_t seq, uint64_t append_ns, uint32_t back, uint32_t left,
+) noexcept nogil:
+    """Write all of a frame but its commit word; return the frame's length.
+
+    The checksum is of the copy, so that it holds even if the caller's buffer changes meanwhile.
+    """
+    cdef uint64_t total
+    cdef uint32_t crc
     if value_len <= 8192:
-        if value_len:
-            memcpy(at, value, value_len)
-        crc = psk_crc(0xFFFFFFFF, dst + PSK_FRAME_SEQ, PSK_FRAME_HEADER_BYTES - PSK_FRAME_SEQ + body)
-    else:
-        crc = psk_crc(0xFFFFFFFF, dst + PSK_FRAME_SEQ, PSK_FRAME_HEADER_BYTES - PSK_FRAME_SEQ + prefix)
-        crc = psk_crc_copy(crc, at, value, value_len)
+        total = frame_fill(dst, p, value, value_len, prefix, seq, append_ns, back, left)
+        frame_sum(dst, prefix + value_len)
+        return total
+    total = align8(PSK_FRAME_HEADER_BYTES + prefix + value_len)
+    psk_put64(dst + total - 8, 0)
+    frame_fill(dst, p, NULL, 0, prefix, seq, append_ns, back, left)
+    crc = psk_crc(0xFFFFFFFF, dst + PSK_FRAME_SEQ, PSK_FRAME_HEADER_BYTES - PSK_FRAME_SEQ + prefix)
+    crc = psk_crc_copy(crc, dst + PSK_FRAME_HEADER_BYTES + prefix, value, value_len)
     psk_put32(dst + PSK_FRAME_CRC, ~crc)
     return total
 
@@ -77,13 +99,13 @@ cdef uint64_t frame_write_big(
 ) noexcept nogil:
     """Like ``frame_write``, but the value goes from the caller's memory to the file in one write.
 
-    The kernel takes a long run of bytes several times faster than a map takes them page by page.
+    It must be one that nobody can change, since its checksum is taken first. The kernel takes a long run of bytes several times faster than a map takes them page by page.
     ``scratch`` has room for a header, the parts before the value, and padding.
     """
     cdef uint64_t start = PSK_FRAME_HEADER_BYTES + prefix
     cdef uint64_t total = align8(start + value_len)
     cdef uint32_t crc
-    frame_write(scratch, p, NULL, 0, prefix, seq, append_ns, back, left)
+    frame_fill(scratch, p, NULL, 0, prefix, seq, append_ns, back, left)
     crc = psk_crc(0xFFFFFFFF, scratch + PSK_FRAME_SEQ, start - PSK_FRAME_SEQ)
     psk_put32(scratch + PSK_FRAME_CRC, ~psk_crc(crc, value, value_len))
     psk_put32(scratch, 0)
@@ -318,7 +340,7 @@ def event_from_frame(frame):
     cdef FrameState state
     if not PyBytes_CheckExact(frame):
         raise WrongType(f"a frame is bytes, not {type(frame).__name__}")
-    padded = frame + bytes(-len(frame) % 8)
+    padded = frame + bytes((8 - len(frame) % 8) % 8)
     state = frame_check(PyBytes_AS_STRING(padded), <uint64_t>PyBytes_GET_SIZE(padded), True, &total)
     if state != FRAME_GOOD or not is_event(PyBytes_AS_STRING(padded)):
         raise Corrupt("these bytes are not the frame of an event")

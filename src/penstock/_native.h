@@ -197,6 +197,35 @@ static inline uint32_t psk_crc(uint32_t c, const void *p, size_t n) {
     return psk_crc_soft(c, (const unsigned char *)p, n);
 }
 
+/* Four registers over four inputs of one length, each from its own start: four times as many steps
+ * at once as one chain has. */
+#ifdef PSK_CRC_TARGET
+PSK_CRC_TARGET static void psk_crc_four_hard(uint32_t c[4], const char *const p[4], size_t n) {
+    uint32_t a = c[0], b = c[1], d = c[2], e = c[3];
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        a = PSK_CRC64(a, psk_get64(p[0] + i));
+        b = PSK_CRC64(b, psk_get64(p[1] + i));
+        d = PSK_CRC64(d, psk_get64(p[2] + i));
+        e = PSK_CRC64(e, psk_get64(p[3] + i));
+    }
+    c[0] = psk_crc_hard(a, (const unsigned char *)p[0] + i, n - i);
+    c[1] = psk_crc_hard(b, (const unsigned char *)p[1] + i, n - i);
+    c[2] = psk_crc_hard(d, (const unsigned char *)p[2] + i, n - i);
+    c[3] = psk_crc_hard(e, (const unsigned char *)p[3] + i, n - i);
+}
+#endif
+
+static inline void psk_crc_four(uint32_t c[4], const char *const p[4], size_t n) {
+#ifdef PSK_CRC_TARGET
+    if (PSK_LIKELY(psk_crc_hardware)) {
+        psk_crc_four_hard(c, p, n);
+        return;
+    }
+#endif
+    for (int k = 0; k < 4; k++) c[k] = psk_crc_soft(c[k], (const unsigned char *)p[k], n);
+}
+
 /* Copy and sum in pieces that stay in the first-level cache. */
 static inline uint32_t psk_crc_copy(uint32_t c, void *dst, const void *src, size_t n) {
     char *d = (char *)dst;
@@ -337,16 +366,18 @@ static void psk_after_fork_child(void) {
 
 /* ---- populating pages ahead of the writer ------------------------------------------------------
  *
- * One thread for each handle that appends. It takes the newest range only; a request that it has
- * not begun is replaced. `idle` is waited for before the pages are unmapped. */
+ * One thread for each handle that appends. It goes on in small steps to the end of the newest
+ * request, so that the writer can see how far the pages are `ready` and can overtake it. `idle` is
+ * waited for before the pages are unmapped. */
 
 typedef struct {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     pthread_t thread;
-    char *start;
-    size_t bytes;
+    char *next, *end; /* what is still to be populated */
+    char *ready;      /* everything from the last request's start to here is populated */
     int busy, stop;
+    int lazily; /* begin only if nothing is asked for during a short while */
 } psk_filler;
 
 static void psk_populate(char *start, size_t bytes) {
@@ -359,18 +390,31 @@ static void *psk_filler_run(void *arg) {
     psk_filler *f = (psk_filler *)arg;
     pthread_mutex_lock(&f->mutex);
     while (!f->stop) {
-        if (!f->bytes) {
+        if (f->next >= f->end) {
             pthread_cond_wait(&f->changed, &f->mutex);
             continue;
         }
-        char *start = f->start;
-        size_t bytes = f->bytes;
-        f->bytes = 0;
+        if (f->lazily) {
+            struct timespec until;
+            clock_gettime(CLOCK_REALTIME, &until);
+            until.tv_nsec += PSK_POPULATE_LAZY_NS;
+            if (until.tv_nsec >= 1000000000) {
+                until.tv_nsec -= 1000000000;
+                until.tv_sec++;
+            }
+            if (pthread_cond_timedwait(&f->changed, &f->mutex, &until) == ETIMEDOUT) f->lazily = 0;
+            continue;
+        }
+        char *start = f->next;
+        size_t bytes = (size_t)(f->end - start);
+        if (bytes > PSK_POPULATE_STEP_BYTES) bytes = PSK_POPULATE_STEP_BYTES;
+        f->next = start + bytes;
         f->busy = 1;
         pthread_mutex_unlock(&f->mutex);
         psk_populate(start, bytes);
         pthread_mutex_lock(&f->mutex);
         f->busy = 0;
+        if (f->ready == start) __atomic_store_n(&f->ready, start + bytes, __ATOMIC_RELEASE);
         pthread_cond_broadcast(&f->changed);
     }
     pthread_mutex_unlock(&f->mutex);
@@ -394,17 +438,32 @@ static psk_filler *psk_filler_start(void) {
     return f;
 }
 
-static void psk_filler_ask(psk_filler *f, char *start, size_t bytes) {
+/* Populate up to `end`, beginning at `start` or where the thread has come, whichever is further.
+ * `lazily`: the caller is in the middle of long appends, which write faster by themselves. */
+static void psk_filler_ask(psk_filler *f, char *start, char *end, int lazily) {
     pthread_mutex_lock(&f->mutex);
-    f->start = start;
-    f->bytes = bytes;
+    f->lazily = lazily;
+    if (start > f->next) {
+        f->next = start;
+        __atomic_store_n(&f->ready, start, __ATOMIC_RELEASE);
+    }
+    if (end > f->end) f->end = end;
     pthread_cond_broadcast(&f->changed);
     pthread_mutex_unlock(&f->mutex);
 }
 
+/* Stop where the thread has come: a long append is about to write the pages itself. */
+static void psk_filler_hold(psk_filler *f) {
+    pthread_mutex_lock(&f->mutex);
+    f->end = f->next;
+    pthread_mutex_unlock(&f->mutex);
+}
+
+static inline char *psk_filler_ready(psk_filler *f) { return __atomic_load_n(&f->ready, __ATOMIC_ACQUIRE); }
+
 static void psk_filler_idle(psk_filler *f) {
     pthread_mutex_lock(&f->mutex);
-    f->bytes = 0;
+    f->next = f->end = f->ready = NULL;
     while (f->busy) pthread_cond_wait(&f->changed, &f->mutex);
     pthread_mutex_unlock(&f->mutex);
 }
@@ -412,7 +471,6 @@ static void psk_filler_idle(psk_filler *f) {
 static void psk_filler_stop(psk_filler *f) {
     pthread_mutex_lock(&f->mutex);
     f->stop = 1;
-    f->bytes = 0;
     pthread_cond_broadcast(&f->changed);
     pthread_mutex_unlock(&f->mutex);
     pthread_join(f->thread, NULL);

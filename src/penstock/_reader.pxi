@@ -35,7 +35,9 @@ cdef class Reader:
         self.topic = topic
         self.key = key
         self.since_ns = since_ns or 0
-        self.until_ns = U64_MAX if until_ns is None else until_ns - 1
+        self.until_ns = U64_MAX if until_ns is None else until_ns - 1 if until_ns else 0
+        if until_ns == 0:
+            self.ended = True  # no event is older than 1970
         self.timed = since_ns is not None or until_ns is not None
         self.filtered = self.timed or topic is not None or key is not None
         self.follows = follows

@@ -18,6 +18,7 @@ cdef struct Walk:
     uint64_t event_min_ns
     uint64_t event_seen_max_ns
     uint64_t first_append_ns
+    uint32_t digest            # register of CRC32C over the first 8 bytes of every frame walked
     bint monotone              # event times never went back in the log up to here
     bint monotone_here         # ... nor among the events seen by this walk
     bint rolled                # the last frame is a roll frame; next_seq names the successor
@@ -76,6 +77,7 @@ cdef inline void walk_accept(Walk *w, const char *p, uint64_t total, char *index
             w.settings_offset = w.offset
         elif p[PSK_FRAME_KIND] == PSK_KIND_ROLL:
             w.rolled = True
+    w.digest = psk_crc(w.digest, p, PSK_FRAME_SEQ)
     w.last_append_ns = append_ns
     w.last_frame = w.offset
     w.offset += total
@@ -87,9 +89,10 @@ cdef FrameState walk_frames(
     """Walk whole batches from ``w.offset`` while they are valid, at most to ``limit``.
 
     Returns FRAME_GOOD at the limit or behind a roll frame, else the state of the first frame that
-    is not valid, with its offset in ``bad_at``. A batch is taken whole or not at all.
+    is not valid, with its offset in ``bad_at``. A batch is taken whole or not at all; without
+    ``check_crc``, which is for segments that have rolled, frame by frame.
     """
-    cdef uint64_t at, total, seq, want_seq, previous, batch_end
+    cdef uint64_t at, total = 0, seq, want_seq, previous, batch_end
     cdef uint32_t left, want_left
     cdef FrameState state
     while w.offset < limit and not w.rolled:
@@ -115,13 +118,15 @@ cdef FrameState walk_frames(
             previous = at
             at += total
             want_seq = seq + is_event(base + previous)
-            if left == 0:
+            if left == 0 or not check_crc:
                 break
             want_left = left - 1
             if at >= limit:
                 bad_at[0] = at
                 return FRAME_ZERO
         batch_end = at
+        if previous == w.offset:
+            walk_accept(w, base + w.offset, total, index)
         while w.offset < batch_end:
             total = align8(PSK_FRAME_HEADER_BYTES + <uint64_t>(psk_get32(base + w.offset) - 1))
             walk_accept(w, base + w.offset, total, index)
@@ -380,6 +385,7 @@ cdef class SegmentMap:
         w.event_max_ns = self.prior_event_max_ns
         w.monotone = self.prior_monotone
         w.monotone_here = True
+        w.digest = 0xFFFFFFFF
         w.block_offset = self.data_offset
         w.block_seq = self.base_seq
         w.block_append_ns = self.prior_append_ns
@@ -566,24 +572,35 @@ cdef class SegmentMap:
             raise self.damage(at - back, FRAME_ORDER)
         return at - back
 
-    def digest(self, uint64_t start, uint64_t limit):
-        """CRC32C over the first 8 bytes (commit and crc) of every frame from ``start`` to ``limit``.
+    def stranded(self, uint64_t start, uint64_t limit, uint64_t seq):
+        """Whether whole events with a seq from ``seq`` on lie somewhere between ``start`` and ``limit``.
 
-        Each frame's crc stands for its contents, so this stands for all of them.
+        The frames of one batch whose first frame was never published do not count: that is what
+        a writer leaves that died inside a batch.
         """
-        cdef uint64_t at = start, total = 0
-        cdef uint32_t c = 0xFFFFFFFF
-        cdef FrameState state = FRAME_GOOD
+        cdef uint64_t at = start, total = 0, back
+        cdef bint found = False
+        if limit > self.mapped or limit > self.file_bytes:
+            raise Internal(f"{self.path}: cannot look up to {limit}")
         with nogil:
-            while at < limit:
-                state = frame_check(self.base + at, limit - at, False, &total)
-                if state != FRAME_GOOD:
-                    break
-                c = psk_crc(c, self.base + at, PSK_FRAME_SEQ)
+            while at + PSK_FRAME_HEADER_BYTES <= limit and not found:
+                if psk_get32(self.base + at) == 0 or (
+                    frame_check(self.base + at, limit - at, True, &total) != FRAME_GOOD
+                ):
+                    at += 8
+                    continue
+                back = psk_get32(self.base + at + PSK_FRAME_BACK)
+                found = (
+                    is_event(self.base + at)
+                    and psk_get64(self.base + at + PSK_FRAME_SEQ) >= seq
+                    and psk_get32(self.base + at + PSK_FRAME_BATCH_LEFT) == 0
+                    and not (
+                        0 < back <= at - self.data_offset
+                        and psk_get32(self.base + at - back + PSK_FRAME_BATCH_LEFT) == 1
+                    )
+                )
                 at += total
-        if state != FRAME_GOOD:
-            raise self.damage(at, state)
-        return <uint32_t>~c
+        return bool(found)
 
     def topics(self, uint64_t start, uint64_t limit):
         """The distinct topics of the events from ``start`` to ``limit``, as a set of bytes."""

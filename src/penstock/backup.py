@@ -62,7 +62,7 @@ def _copy_all(
         total = sum(end for *_, end in sources)
         done = 0
         for fd, path, header, end in sources:
-            _copy_one(fd, path, header, end, settings, partial)
+            _copy_one(fd, path, header, end, settings, partial, active=header.number == head >> 32)
             done += end
             if progress is not None:
                 progress(done, total)
@@ -116,12 +116,20 @@ def _end_of(path: str) -> int:
 
 
 def _copy_one(
-    source: int, path: str, header: Header, end: int, settings: Settings, partial: str
+    source: int,
+    path: str,
+    header: Header,
+    end: int,
+    settings: Settings,
+    partial: str,
+    *,
+    active: bool,
 ) -> None:
     target = os.path.join(partial, segment.file_name(header.base_seq))
     fd = files.create_file(target, settings.file_mode)
     try:
-        sealed = files.size(source, path) == header.segment_bytes
+        sealed = not active and files.size(source, path) == header.segment_bytes
+        files.allocate(fd, 0, header.data_offset, target)
         _copy_range(source, fd, 0, L.PAGE, path, target)
         files.write_at(fd, segment.first_slot(header).pack(), L.SLOT_A_OFFSET, target)
         if sealed:

@@ -26,6 +26,7 @@ from penstock.store import Store
 logger = logging.getLogger("penstock")
 
 NEXT = "next.tmp"
+LOST = "lost-"
 
 
 @dataclass(slots=True)
@@ -140,9 +141,12 @@ def _fits(temporary: str, header: Header) -> bool:
 
 def name_segment(directory: str, dir_fd: int, header: Header) -> None:
     """Make the started segment part of the log."""
-    files.rename(
-        os.path.join(directory, NEXT), os.path.join(directory, segment.file_name(header.base_seq))
-    )
+    name = os.path.join(directory, segment.file_name(header.base_seq))
+    if files.exists(name):  # foreign, or it would be part of the log; never overwritten
+        aside = f"{name}.foreign-{_core.now_ns()}"
+        logger.warning("%s: is not part of this log and in the way; renamed to %s", name, aside)
+        files.rename(name, aside)
+    files.rename(os.path.join(directory, NEXT), name)
     _core.fail_point("segment.named")
     files.sync_dir(dir_fd, directory)
     _core.fail_point("segment.synced")
@@ -314,6 +318,8 @@ def clear_tail(active: Active, limit: int) -> bool:
         dirty = not m.is_zero(at, limit) or dirty
     if not dirty:
         return False
+    if m.stranded(start, limit, active.walk["next_seq"]):
+        _keep_aside(active, start, limit)
     m.zero(start, limit)
     _core.fail_point("repair.zeroed")
     files.sync_data(m.fd, m.path)
@@ -325,6 +331,26 @@ def clear_tail(active: Active, limit: int) -> bool:
         limit,
     )
     return True
+
+
+def _keep_aside(active: Active, start: int, limit: int) -> None:
+    """Save the bytes of events that nothing valid leads to: a torn page, or damage, lies before."""
+    m = active.map
+    name = f"{LOST}{active.header.base_seq:020d}-{start}.bin"
+    path = os.path.join(os.path.dirname(m.path), name)
+    if not files.exists(path):
+        fd = files.create_file(path, active.settings.file_mode)
+        try:
+            files.write_at(fd, m.bytes_at(start, limit - start), 0, path)
+            files.sync_data(fd, path)
+        finally:
+            files.close(fd)
+    logger.warning(
+        "%s: behind seq %d the frames are not valid, but events follow; they are kept in %s",
+        m.path,
+        active.walk["next_seq"] - 1,
+        path,
+    )
 
 
 def ensure_blocks(m: SegmentMap, header: Header) -> None:

@@ -91,7 +91,7 @@ def seal(m: SegmentMap, header: Header) -> bool:
         sealed_ns=_core.now_ns(),
         index_count=index_count,
         index_crc=m.crc_of(L.INDEX_OFFSET, index_count * L.INDEX_ENTRY_BYTES),
-        data_crc=m.digest(header.data_offset, walk["offset"]),
+        data_crc=walk["digest"] ^ 0xFFFFFFFF,
         monotone=walk["monotone_here"],
         log_monotone=walk["monotone"],
         topics=_topics(m, header.data_offset, walk["offset"]),
