@@ -610,6 +610,8 @@ cdef class LogCore:
     def __getitem__(self, seq):
         cdef uint64_t want, limit, at, head, total = 0
         cdef SegmentMap m, candidate
+        cdef uint64_t active_base
+        cdef char *words
         cdef Py_ssize_t i
         cdef FrameState state
         if not isinstance(seq, int) or isinstance(seq, bool):
@@ -621,12 +623,14 @@ cdef class LogCore:
         if want == 0:
             raise self._no_such_seq(seq)
         head = self.head()
+        words = self.words_or_null()
+        active_base = psk_load64(words + PSK_C_ACTIVE_BASE) if words != NULL else 0
         m = None
         for i in range(PyList_GET_SIZE(self._recent) - 1, -1, -1):
             candidate = <SegmentMap>PyList_GET_ITEM(self._recent, i)
             if candidate.base_seq <= want and (
                 candidate.next_seq > want
-                or (not candidate.next_seq and candidate.number == head >> 32)
+                or (candidate.base_seq == active_base and candidate.number == head >> 32)
             ):
                 m = candidate
                 break

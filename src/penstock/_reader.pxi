@@ -42,7 +42,9 @@ cdef class Reader:
         self.filtered = self.timed or topic is not None or key is not None
         self.follows = follows
         self.timeout = timeout
-        if isinstance(spin, bool) or not isinstance(spin, (int, float)) or not spin >= 0:
+        if isinstance(spin, bool) or not isinstance(spin, (int, float)):
+            raise WrongType(f"spin is a number of seconds, not {type(spin).__name__}")
+        if not spin >= 0:
             raise Usage(f"spin is a number of seconds from 0, or math.inf; not {spin!r}")
         self.spin_ns = -1 if spin > 1e6 else <int64_t>(spin * 1e9)
         deadline_after(timeout)
@@ -241,6 +243,9 @@ cdef class Reader:
             self.at = m.last_offset(self.log, limit) if self.at == limit else m.step_back(self.at)
         while True:
             while self.at == 0:
+                if self.next <= self.stop:
+                    self.ended = True
+                    return None
                 m = self.log._segment_before(self.map)
                 if m is None:
                     self.ended = True
@@ -282,10 +287,12 @@ cdef class Reader:
             raise StopIteration
         return event
 
-    def take(self, Py_ssize_t count):
+    def take(self, count):
         """Up to ``count`` events that are there now, as a list; it never waits."""
         cdef list events = []
         cdef Event event
+        if isinstance(count, bool) or not isinstance(count, int):
+            raise WrongType(f"count is a whole number, not {type(count).__name__}")
         while len(events) < count:
             event = self.step()
             if event is None:

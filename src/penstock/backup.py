@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Callable
 
-from penstock import files, segment
+from penstock import _core, files, segment
 from penstock import layout as L
 from penstock.errors import AlreadyExists, NotFound
 from penstock.segment import Header
@@ -32,10 +31,9 @@ def backup(
             f"{target}: something is there already; give the path of a new directory"
         )
     parent = os.path.dirname(os.path.abspath(target))
-    os.makedirs(parent, exist_ok=True)
-    partial = tempfile.mkdtemp(prefix=f"{os.path.basename(target)}.partial-", dir=parent)
+    partial = f"{target.rstrip('/')}.partial-{_core.now_ns()}"
+    files.make_dir(partial, settings.dir_mode)
     try:
-        os.chmod(partial, settings.dir_mode)
         last = _copy_all(store, head, settings, partial, progress)
         _sync_directory(partial)
         files.rename(partial, target)

@@ -73,7 +73,7 @@ class Log(LogCore):
         self._settings_seen: tuple[int, Settings] | None = None
         self._dir_generation = 0
         self._guard = threading.Lock()
-        self._store = Store(path, None, self._recent, _active_number_of(self))
+        self._store = Store(path, None, self._recent, _active_base_of(self))
         self._attach(settings if create else None)
 
     def _attach(self, new: Settings | None) -> None:
@@ -385,6 +385,13 @@ class Log(LogCore):
     def _segment_before(self, later: SegmentMap) -> SegmentMap | None:
         return self._store.before(later)
 
+    def _active_base(self) -> int:
+        """Base seq of the segment that takes appends; 0 while that is being found out."""
+        attached, static = self._ctl, self._static
+        if attached is not None and not attached.inherited:
+            return attached.get(L.C_ACTIVE_BASE)
+        return static.header.base_seq if static is not None else 0
+
     def _monotone(self) -> bool:
         """Whether event times never went back in the whole log."""
         attached = self._ctl
@@ -594,15 +601,15 @@ def path_text(path: str | os.PathLike[str]) -> str:
     return text
 
 
-def _active_number_of(log: Log) -> Callable[[], int]:
+def _active_base_of(log: Log) -> Callable[[], int]:
     """What tells a store which segment takes appends, without keeping the log alive."""
     held = weakref.ref(log)
 
-    def number() -> int:
+    def base() -> int:
         log = held()
-        return log._head() >> 32 if log is not None else 0
+        return log._active_base() if log is not None else 0
 
-    return number
+    return base
 
 
 class _ForkGuard:
@@ -653,6 +660,8 @@ def open(
     text = path_text(path)
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
         raise WrongType(f"timeout is a number of seconds, or None; not {type(timeout).__name__}")
+    if timeout is not None and not timeout >= 0:
+        raise Usage(f"timeout is a number of seconds from 0, or None; not {timeout!r}")
     if mode not in ("rw", "r"):
         raise Usage(f"mode is 'rw' or 'r', not {mode!r}")
     wanted = Settings().changed(**settings)

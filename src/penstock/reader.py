@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from penstock import layout as L
@@ -12,7 +11,6 @@ from penstock.event import Buffer
 from penstock.times import Time, to_ns
 
 if TYPE_CHECKING:
-    from penstock._core import SegmentMap
     from penstock.log import Log
 
 
@@ -23,9 +21,12 @@ SEQ_MAX = (1 << 64) - 1
 
 def key_bytes(key: Buffer | None) -> bytes | None:
     """The key as it stands in frames."""
-    if key is not None and not isinstance(key, bytes | bytearray | memoryview):
-        raise WrongType(f"key is bytes, not {type(key).__name__}")
-    return None if key is None else bytes(key)
+    if key is None:
+        return None
+    try:
+        return bytes(memoryview(key))
+    except TypeError:
+        raise WrongType(f"key is bytes, not {type(key).__name__}") from None
 
 
 def topic_bytes(topic: str | None) -> bytes | None:
@@ -69,23 +70,14 @@ def _first_base_since(log: Log, since_ns: int) -> int:
     The greatest event time of all segments up to one never falls from one to the next, so this is
     a binary search whatever the times are.
     """
-    bases = list(log._store.bases(fresh=True))
-    at = bisect_left(bases, 1, key=lambda base: _reaches(log._store.open(base), since_ns))
-    return bases[min(at, len(bases) - 1)] if bases else 1
-
-
-def _reaches(m: SegmentMap | None, since_ns: int) -> int:
-    return 1 if m is None or m.summary is None or m.summary.log_event_max_ns >= since_ns else 0
+    found = log._store.first_where(
+        lambda m: m.summary is None or m.summary.log_event_max_ns >= since_ns
+    )
+    return found or 1
 
 
 def _base_past(log: Log, until_ns: int, end: int) -> int:
     """Base of the first segment behind all events before ``until_ns``, if times never fell."""
     if not log._monotone():
         return end
-    bases = list(log._store.bases())
-    at = bisect_left(bases, 1, key=lambda base: _begins_at(log._store.open(base), until_ns))
-    return bases[at] if at < len(bases) else end
-
-
-def _begins_at(m: SegmentMap | None, until_ns: int) -> int:
-    return 1 if m is not None and m.prior_event_max_ns >= until_ns else 0
+    return log._store.first_where(lambda m: m.prior_event_max_ns >= until_ns) or end

@@ -27,6 +27,7 @@ logger = logging.getLogger("penstock")
 
 NEXT = "next.tmp"
 LOST = "lost-"
+LOOK_BACK = 8  # segments to look at for the roll frame that leads to the newest
 
 
 @dataclass(slots=True)
@@ -142,7 +143,9 @@ def _fits(temporary: str, header: Header) -> bool:
 def name_segment(directory: str, dir_fd: int, header: Header) -> None:
     """Make the started segment part of the log."""
     name = os.path.join(directory, segment.file_name(header.base_seq))
-    if files.exists(name):  # foreign, or it would be part of the log; never overwritten
+    if files.exists(name):  # never overwritten
+        if _is_own(name, header):
+            raise Corrupt(f"{name}: stands where a new segment of this log must go", path=name)
         aside = f"{name}.foreign-{_core.now_ns()}"
         logger.warning("%s: is not part of this log and in the way; renamed to %s", name, aside)
         files.rename(name, aside)
@@ -150,6 +153,18 @@ def name_segment(directory: str, dir_fd: int, header: Header) -> None:
     _core.fail_point("segment.named")
     files.sync_dir(dir_fd, directory)
     _core.fail_point("segment.synced")
+
+
+def _is_own(path: str, header: Header) -> bool:
+    """Whether a file is a segment of the same log with the same place in it."""
+    fd = files.open_file(path, write=False)
+    try:
+        there = segment.read_header(fd, path)
+    except Corrupt:
+        return False
+    finally:
+        files.close(fd)
+    return (there.uuid, there.number) == (header.uuid, header.number)
 
 
 def successor_of(active: Active) -> Header:
@@ -213,7 +228,7 @@ def last_segment(store: Store, *, write: bool, fresh: bool = True) -> tuple[Segm
         elif header.base_seq != bases[-1]:
             why = f"it is the segment of seq {header.base_seq} under another name"
         elif len(bases) > 1:
-            why = _why_not_behind(store, bases[-2], header)
+            why = _why_not_newest(store, bases[:-1], header)
         if why is None:
             if m.data_end and write:
                 raise store.missing(m.next_seq, None)
@@ -221,23 +236,32 @@ def last_segment(store: Store, *, write: bool, fresh: bool = True) -> tuple[Segm
         store.set_aside(bases[-1], why)
 
 
-def _why_not_behind(store: Store, previous: int, header: Header) -> str | None:
-    """Why ``header`` cannot be the log's newest segment, behind ``previous``; None if it can."""
-    before = store.open(previous)
+def _why_not_newest(store: Store, earlier: list[int], header: Header) -> str | None:
+    """Why ``header`` cannot be the log's newest segment; None if it can.
+
+    A roll frame that leads to it settles it, even if foreign segments stand between the two.
+    """
+    for base in reversed(earlier[-LOOK_BACK:]):
+        before = store.open(base)
+        if before is None:
+            continue
+        leads_to = store.leads_to(before)
+        if leads_to == header.base_seq and before.number < header.number:
+            for foreign in (b for b in earlier if b > base):
+                store.set_aside(foreign, f"it begins inside the segment of seq {base}")
+            return None
+    before = store.open(earlier[-1])
     if before is None:
         return None
-    leads_to = before.next_seq
-    if not leads_to:
-        walk, state, bad_at = before.walk(before.grown(), check_crc=False)
-        if walk["rolled"]:
-            leads_to = walk["next_seq"]
-        elif before.is_zero(walk["offset"], min(before.file_bytes, walk["offset"] + L.PAGE)):
-            return f"nothing leads to it: the segment of seq {previous} has not rolled"
-        else:
-            raise before.damage(bad_at, state, walk["next_seq"] - 1)
-    if leads_to > header.base_seq or before.number >= header.number:
-        return f"it begins inside the segment of seq {previous}"
-    return None
+    leads_to = store.leads_to(before)
+    if header.base_seq < leads_to < 1 << 64 or before.number >= header.number:
+        return f"it begins inside the segment of seq {before.base_seq}"
+    if leads_to and leads_to <= header.base_seq:
+        return None  # what stood between them is missing
+    walk, state, bad_at = before.walk(before.grown(), check_crc=False)
+    if before.is_zero(walk["offset"], min(before.file_bytes, walk["offset"] + L.PAGE)):
+        return f"nothing leads to it: the segment of seq {before.base_seq} has not rolled"
+    raise before.damage(bad_at, state, walk["next_seq"] - 1)
 
 
 def find_end(store: Store, *, hint: Words | None, write: bool, fresh: bool = True) -> Active:

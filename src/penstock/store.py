@@ -10,7 +10,6 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import pairwise
 
 from penstock import files, segment
 from penstock._core import SegmentMap
@@ -34,7 +33,7 @@ class Store:
         self.spurious: dict[str, str] = {}
         self.names: list[str] = []  # as last listed, foreign ones too
         self._bases: list[int] | None = None
-        self._surveyed: set[int] = set()
+        self._linked: set[int] = set()  # bases whose place behind the one before was checked
 
     def file(self, base_seq: int) -> str:
         """The path of the segment that begins with ``base_seq``."""
@@ -52,6 +51,7 @@ class Store:
         """Drop every map and the listing."""
         self.recent.clear()
         self._bases = None
+        self._linked.clear()
 
     def keep(self, m: SegmentMap) -> SegmentMap:
         """Take ``m`` among the recently used maps, in place of an older map of that segment."""
@@ -68,13 +68,14 @@ class Store:
             logger.warning(
                 "%s: not part of this log (%s); it is left alone", self.file(base_seq), why
             )
+        self.recent[:] = [m for m in self.recent if m.base_seq != base_seq]
         if self._bases is not None:
             self._bases = [b for b in self._bases if b != base_seq]
 
     def open(self, base_seq: int) -> SegmentMap | None:
         """A map of the segment named ``base_seq``; None if it is foreign or gone."""
         for m in self.recent:
-            if m.base_seq == base_seq and (m.data_end or m.number == self.active()):
+            if m.base_seq == base_seq and (m.data_end or base_seq == self.active()):
                 return m
         try:
             m, header = segment.map_segment(self.file(base_seq))
@@ -100,42 +101,67 @@ class Store:
         while bases := self.bases(fresh=fresh):
             at = max(0, bisect_right(bases, seq) - 1)
             m = self.open(bases[at])
-            if m is not None and at > 0 and self._swallowed(bases[at - 1], bases[at]):
-                continue  # foreign, and no longer listed
-            if m is not None and (fresh or seq < m.next_seq or m.number == self.active()):
+            if m is not None and self._is_foreign(bases[at]):
+                continue  # and no longer listed
+            if m is not None and (fresh or seq < m.next_seq or m.base_seq == self.active()):
                 return m
             if m is not None or segment.file_name(bases[at]) not in self.spurious:
                 fresh = True  # the listing is old
         return None
 
-    def _swallowed(self, before: int, base_seq: int) -> bool:
-        """Whether the segment ``base_seq`` begins inside the range of the one before it."""
-        previous = next((m for m in self.recent if m.base_seq == before), None) or self.open(before)
-        if previous is None or self.leads_to(previous) <= base_seq:
-            return False
-        self.set_aside(base_seq, f"it begins inside the segment of seq {before}")
-        return True
+    def _is_foreign(self, base_seq: int) -> bool:
+        """Whether a segment of this log's uuid begins inside the range of the one before it."""
+        while base_seq not in self._linked:
+            earlier = [b for b in self.bases() if b < base_seq]
+            before = self.open(earlier[-1]) if earlier else None
+            if before is None and earlier:
+                if segment.file_name(earlier[-1]) not in self.spurious:
+                    self.bases(fresh=True)  # it is gone
+                continue
+            if before is None or self.leads_to(before) <= base_seq:
+                self._linked.add(base_seq)
+            elif not self._is_foreign(before.base_seq):
+                self.set_aside(base_seq, f"it begins inside the segment of seq {before.base_seq}")
+                return True
+        return False
+
+    def first_where(self, holds: Callable[[SegmentMap], bool]) -> int | None:
+        """Base seq of the first segment that ``holds``, as then all later ones do."""
+        while True:
+            bases = self.bases()
+            low, high = 0, len(bases)
+            while low < high:
+                middle = (low + high) // 2
+                m = self.open(bases[middle])
+                if m is None or self._is_foreign(bases[middle]) or self.bases() != bases:
+                    break  # one was foreign or is gone: begin again without it
+                if holds(m):
+                    high = middle
+                else:
+                    low = middle + 1
+            else:
+                return bases[low] if low < len(bases) else None
+            if self.bases() == bases:
+                self.bases(fresh=True)
 
     def leads_to(self, m: SegmentMap) -> int:
         """The base seq behind a segment: 0 if it has none, beyond all if it takes the appends."""
         if m.next_seq:
             return m.next_seq
-        if m.number == self.active():
-            return 1 << 64
         walk, _, _ = m.walk(m.grown(), check_crc=False)
-        return int(walk["next_seq"]) if walk["rolled"] else 0
+        if walk["rolled"]:
+            return int(walk["next_seq"])
+        return 1 << 64 if m.base_seq == self.active() else 0
 
     def survey(self) -> None:
         """Look at every segment, so that ``spurious`` is complete."""
         for base in list(self.bases(fresh=True)):
-            if base not in self._surveyed:
+            if base not in self._linked:
                 with suppress(Corrupt):
                     self.open(base)
-        for before, base in pairwise(list(self.bases())):
-            if base not in self._surveyed:
-                with suppress(Corrupt):
-                    self._swallowed(before, base)
-        self._surveyed = set(self.bases())
+        for base in list(self.bases()):
+            with suppress(Corrupt):
+                self._is_foreign(base)
 
     def beginning_at(self, base_seq: int) -> SegmentMap:
         """The segment that a roll frame leads to."""
@@ -160,7 +186,7 @@ class Store:
             if at < 0:
                 return None
             m = self.open(bases[at])
-            if m is None:
+            if m is None or self._is_foreign(bases[at]):
                 continue
             leads_to = self.leads_to(m)
             if leads_to == later.base_seq:

@@ -1,0 +1,4 @@
+"""Speed and cost of Penstock, always beside something else that does the same work.
+
+Run with ``make bench`` or ``python -m benchmarks``. No test depends on anything measured here.
+"""

@@ -1,0 +1,104 @@
+"""The command line: which benchmarks to run, where, and where the results go."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from benchmarks import (
+    append,
+    instructions,
+    latency,
+    memory,
+    open,
+    processes,
+    read,
+    report,
+    sizes,
+    syscalls,
+)
+from benchmarks.harness import ROOT, Bench, Row
+
+BENCHMARKS: dict[str, Callable[[Bench], Iterator[Row]]] = {
+    "append": append.append,
+    "extend": append.extend,
+    "iterate": read.iterate,
+    "lookup": read.lookup,
+    "writers": processes.writers,
+    "round-trip": latency.round_trip,
+    "tail": latency.tail,
+    "open": open.opening,
+    "memory": memory.memory,
+    "syscalls": syscalls.syscalls,
+    "sizes": sizes.sizes,
+    "instructions": instructions.instructions,
+}
+
+
+def arguments() -> argparse.Namespace:
+    """What the caller wants."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", help="benchmarks to run; all of them if none is named")
+    parser.add_argument("--list", action="store_true", help="list the benchmarks and stop")
+    parser.add_argument("--quick", action="store_true", help="less work and fewer rounds")
+    parser.add_argument("--dir", type=Path, help="work below this directory, not a temporary one")
+    parser.add_argument("--json", type=Path, default=ROOT / "build" / "bench.json", metavar="PATH")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 if a bar is missed")
+    wanted = parser.parse_args()
+    if unknown := [name for name in wanted.names if name not in BENCHMARKS]:
+        parser.error(f"there is no {unknown[0]!r}; there are {', '.join(BENCHMARKS)}")
+    return wanted
+
+
+def work_below(chosen: Path | None) -> Path:
+    """The chosen directory, else the first temporary one that lies on a disk."""
+    if chosen is not None:
+        chosen.mkdir(parents=True, exist_ok=True)
+        return chosen.resolve()
+    candidates = [Path(tempfile.gettempdir()), Path("/var/tmp"), ROOT / "build"]
+    for candidate in candidates:
+        if candidate.is_dir() and report.file_system(candidate) not in ("tmpfs", "ramfs"):
+            return candidate
+    return candidates[0]
+
+
+def run(bench: Bench, names: list[str]) -> list[Row]:
+    """Run them one after the other; one that fails leaves a row that says so."""
+    rows: list[Row] = []
+    for name in names:
+        print(name, file=sys.stderr, flush=True)
+        try:
+            rows.extend(BENCHMARKS[name](bench))
+        except Exception as error:
+            rows.append(Row(name, "", problem="failed", note=f"{type(error).__name__}: {error}"))
+            bench.say(f"failed: {error}")
+    return rows
+
+
+def main() -> int:
+    """Run what was asked for; 0, or 1 if something failed or, with --strict, missed its bar."""
+    wanted = arguments()
+    if wanted.list:
+        for name, function in BENCHMARKS.items():
+            print(f"{name:14}{(function.__doc__ or '').splitlines()[0]}")
+        return 0
+    below = work_below(wanted.dir)
+    about, used = report.machine(below), report.versions()
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=below) as directory:
+        rows = run(Bench(Path(directory), wanted.quick), wanted.names or list(BENCHMARKS))
+    report.print_setting(about, used)
+    report.print_table(rows)
+    report.write_json(wanted.json, rows, about, used, quick=wanted.quick)
+    verdicts = {row.verdict for row in rows}
+    return int("failed" in verdicts or (wanted.strict and "BELOW BAR" in verdicts))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print("\nstopped; nothing was written", file=sys.stderr)
+        sys.exit(130)

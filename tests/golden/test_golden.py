@@ -1,0 +1,90 @@
+"""Logs of every released format version: always readable, byte for byte as they were made."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock import layout as L
+from tests.golden.make import contents, digest, short
+from tests.unit import oracle
+
+HERE = Path(__file__).parent
+VERSIONS = sorted(p.stem for p in HERE.glob("v*.json"))
+
+
+def unpack(version: str, path: Path) -> dict[str, Any]:
+    """Put the golden log at ``path``; returns what is recorded of it."""
+    path.mkdir()
+    with tarfile.open(HERE / f"{version}.tar.xz") as archive:
+        for member in archive.getmembers():
+            source = archive.extractfile(member)
+            assert source is not None
+            path.joinpath(member.name).write_bytes(source.read())
+    record: dict[str, Any] = json.loads((HERE / f"{version}.json").read_text())
+    return record
+
+
+def hashes(path: Path) -> dict[str, str]:
+    return {p.name: digest(p.read_bytes()) for p in path.glob("*.seg")}
+
+
+def test_the_current_version_is_there() -> None:
+    """There is a golden log of the version that this package writes, and it is small."""
+    assert f"v{L.FORMAT_VERSION}" in VERSIONS
+    assert all((HERE / f"{v}.tar.xz").stat().st_size < 100_000 for v in VERSIONS)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_it_is_what_was_made(version: str, path: Path) -> None:
+    """The files are those that were recorded, and reading changes none of them."""
+    record = unpack(version, path)
+    assert hashes(path) == record["files"]
+    with penstock.open(path, mode="r") as log:
+        list(log)
+    assert hashes(path) == record["files"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("mode", ["r", "rw"])
+def test_it_reads_as_recorded(version: str, mode: Any, path: Path) -> None:
+    """Every field of every event is as recorded; so are settings, topics and uuid."""
+    record = unpack(version, path)
+    with penstock.open(path, mode=mode) as log:
+        assert contents(log) == record["events"]
+        assert [e.seq for e in reversed(log)] == [e["seq"] for e in reversed(record["events"])]
+        assert log.settings.segment_size == record["segment_size"]
+        assert sorted(log.topics()) == record["topics"]
+        assert log.stats().uuid == record["uuid"]
+        for event in record["events"]:
+            assert log[event["seq"]].time_ns == event["time_ns"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_it_takes_appends(version: str, path: Path) -> None:
+    """A writer goes on behind the last event, and the sealed segments stay as they were."""
+    record = unpack(version, path)
+    count = len(record["events"])
+    with penstock.open(path) as log:
+        assert log.append(b"new") == count + 1
+        log.steward.roll()
+        log.append(b"newer")
+        assert contents(log)[:count] == record["events"]
+    kept = list(record["files"])[:-1]
+    assert {n: h for n, h in hashes(path).items() if n in kept} == {
+        n: record["files"][n] for n in kept
+    }
+
+
+def test_the_oracle_reads_the_first_version(path: Path) -> None:
+    """The reader in plain Python, written from the format's description, agrees on version 1."""
+    record = unpack("v1", path)
+    events = [f for s in oracle.read_log(path) for f in s.events]
+    assert [(f.seq, f.time_ns, short(f.value)) for f in events] == [
+        (e["seq"], e["time_ns"], e["value"] or "") for e in record["events"]
+    ]

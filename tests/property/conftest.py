@@ -1,0 +1,23 @@
+"""How long Hypothesis looks: seconds in `make test`, minutes under PENSTOCK_STORM=1."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
+
+STORM = os.environ.get("PENSTOCK_STORM") == "1"
+
+settings.register_profile(
+    "penstock",
+    max_examples=400 if STORM else 25,
+    stateful_step_count=60 if STORM else 30,
+    deadline=None,
+    print_blob=True,
+    database=DirectoryBasedExampleDatabase(Path(tempfile.gettempdir(), "penstock-hypothesis")),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile("penstock")

@@ -1,0 +1,34 @@
+"""Fixtures that the conftest files of the process and crash tests share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.scene import Scene
+from tests.support.workers import Crew
+
+STORM = os.environ.get("PENSTOCK_STORM") == "1"
+
+
+@pytest.fixture(scope="session")
+def _zygote() -> Iterator[Crew]:
+    crew = Crew()
+    yield crew
+    crew.close()
+
+
+@pytest.fixture
+def crew(_zygote: Crew) -> Iterator[Crew]:
+    """Starts worker processes; whatever is left of them at the end of the test is killed."""
+    yield _zygote
+    _zygote.clear()
+
+
+@pytest.fixture
+def scene(crew: Crew, tmp_path: Path) -> Scene:
+    """A place for one log and its workers."""
+    return Scene(crew, tmp_path)

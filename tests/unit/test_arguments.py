@@ -1,0 +1,127 @@
+"""Calls that cannot be right: each gets Usage or WrongType, never a bare error of Python's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock.settings import Settings, parse_size
+
+Call = Callable[[Any, Path], Any]
+
+WRONG_TYPE: dict[str, Call] = {
+    "append topic": lambda log, _: log.append(b"", topic=b"bytes"),
+    "append timeout": lambda log, _: log.append(b"", timeout="1"),
+    "extend of None": lambda log, _: log.extend(None),
+    "extend of a number": lambda log, _: log.extend(5),
+    "extend of text": lambda log, _: log.extend("abc"),
+    "extend of bytes": lambda log, _: log.extend(b"abc"),
+    "extend timeout": lambda log, _: log.extend([b"a"], timeout="1"),
+    "log[str]": lambda log, _: log["1"],
+    "log[float]": lambda log, _: log[1.0],
+    "log[slice]": lambda log, _: log[1:2],
+    "log[None]": lambda log, _: log[None],
+    "log[bool]": lambda log, _: log[True],
+    "read start": lambda log, _: log.read("1"),
+    "read start bool": lambda log, _: log.read(True),
+    "read start float": lambda log, _: log.read(1.5),
+    "read stop": lambda log, _: log.read(1, "2"),
+    "read topic": lambda log, _: log.read(topic=b"t"),
+    "read key text": lambda log, _: log.read(key="k"),
+    "read key number": lambda log, _: log.read(key=5),
+    "follow topic": lambda log, _: log.follow(topic=5),
+    "follow key text": lambda log, _: log.follow(key="k"),
+    "follow key number": lambda log, _: log.follow(key=5),
+    "follow timeout": lambda log, _: log.follow(timeout="1"),
+    "follow spin": lambda log, _: log.follow(spin="1"),
+    "reader.wait": lambda log, _: log.follow().wait("1"),
+    "reader.take": lambda log, _: log.read().take("1"),
+    "wait": lambda log, _: log.wait("1"),
+    "wait after": lambda log, _: log.wait(0, after="1"),
+    "configure size": lambda log, _: log.configure(segment_size=1.5),
+    "configure size bool": lambda log, _: log.configure(segment_size=True),
+    "configure mode": lambda log, _: log.configure(file_mode="660"),
+    "Settings": lambda *_: Settings(segment_size="64MiB"),  # type: ignore[arg-type]
+    "backup to bytes": lambda log, p: log.backup(bytes(p / "copy")),
+    "backup to a number": lambda log, _: log.backup(5),
+    "open a number": lambda *_: penstock.open(5),  # type: ignore[arg-type]
+    "open bytes": lambda _, p: penstock.open(bytes(p / "x")),  # type: ignore[arg-type]
+    "open None": lambda *_: penstock.open(None),  # type: ignore[arg-type]
+    "open timeout": lambda _, p: penstock.open(p / "x", timeout="1"),  # type: ignore[arg-type]
+    "create a number": lambda *_: penstock.create(5),  # type: ignore[arg-type]
+    "create bytes": lambda _, p: penstock.create(bytes(p / "x")),  # type: ignore[arg-type]
+    "Event": lambda *_: penstock.Event(),
+    "parse_size": lambda *_: parse_size(1.5, "x"),  # type: ignore[arg-type]
+}
+
+USAGE: dict[str, Call] = {
+    "append timeout": lambda log, _: log.append(b"", timeout=-1),
+    "append timeout nan": lambda log, _: log.append(b"", timeout=math.nan),
+    "follow timeout": lambda log, _: log.follow(timeout=-1),
+    "follow start": lambda log, _: log.follow("middle"),
+    "follow start bool": lambda log, _: log.follow(True),
+    "follow start float": lambda log, _: log.follow(1.5),
+    "follow spin": lambda log, _: log.follow(spin=-1),
+    "wait": lambda log, _: log.wait(-1),
+    "unknown setting": lambda log, _: log.configure(colour="red"),
+    "unknown setting of open": lambda _, p: penstock.open(p / "x", colour="red"),
+    "setting of open": lambda _, p: penstock.open(p / "x", segment_size="much"),
+    "mode": lambda _, p: penstock.open(p / "x", mode="w"),  # type: ignore[arg-type]
+    "a NUL in the path": lambda _, p: penstock.open(f"{p}/a\0b"),
+    "open timeout": lambda _, p: penstock.open(p / "x", timeout=-1),
+    "a size of 5000 digits": lambda *_: parse_size("9" * 5000, "x"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_TYPE)
+def test_wrong_types(log: penstock.Log, tmp_path: Path, name: str) -> None:
+    """An argument of a wrong type is WrongType, which is a TypeError, and changes nothing."""
+    log.append(b"there")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(penstock.WrongType) as caught:
+        WRONG_TYPE[name](log, tmp_path)
+    assert isinstance(caught.value, TypeError)
+    assert (len(log), sorted(tmp_path.rglob("*"))) == (1, before)
+
+
+@pytest.mark.parametrize("name", USAGE)
+def test_wrong_values(log: penstock.Log, tmp_path: Path, name: str) -> None:
+    """An argument of a wrong value is Usage, which is a ValueError, and changes nothing."""
+    log.append(b"there")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(penstock.Usage) as caught:
+        USAGE[name](log, tmp_path)
+    assert isinstance(caught.value, ValueError)
+    assert (len(log), sorted(tmp_path.rglob("*"))) == (1, before)
+
+
+@pytest.mark.parametrize("seq", [1 << 63, (1 << 64) - 1, 1 << 64, 1 << 200])
+def test_seqs_beyond_all_seqs(log: penstock.Log, seq: int) -> None:
+    """A seq that cannot exist finds nothing; it is no overflow."""
+    log.append(b"a")
+    assert list(log.read(seq)) == []
+    assert list(log.read(seq, reverse=True)) == []
+    assert [e.seq for e in log.read(1, seq)] == [1]
+    assert [e.seq for e in log.read(stop=seq, reverse=True)] == [1]
+    assert list(log.follow(seq, timeout=0)) == []
+    assert log.wait(0, after=seq) is False
+    with pytest.raises(penstock.NotFound):
+        log[seq]
+
+
+@pytest.mark.parametrize("seq", [0, -1, -(1 << 70)])
+def test_seqs_before_all_seqs(log: penstock.Log, seq: int) -> None:
+    """Seq 0 and below lie before the first event; they never count from the end."""
+    log.append(b"a")
+    assert [e.seq for e in log.read(seq)] == [1]
+    assert list(log.read(stop=seq)) == []
+    assert [e.seq for e in log.read(seq, reverse=True)] == [1]
+    assert [e.seq for e in log.follow(seq, timeout=0)] == [1]
+    assert log.wait(0, after=seq) is True
+    with pytest.raises(penstock.NotFound):
+        log[seq]

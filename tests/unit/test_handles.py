@@ -1,0 +1,199 @@
+"""Handles: closed ones, read-only ones, several on one log."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from tests.unit import oracle
+
+USES: dict[str, Callable[[penstock.Log], Any]] = {
+    "append": lambda log: log.append(b"x"),
+    "append long": lambda log: log.append(b"x" * 40000),
+    "extend": lambda log: log.extend([b"x"]),
+    "extend nothing": lambda log: log.extend([]),
+    "getitem": lambda log: log[1],
+    "iter": list,
+    "reversed": lambda log: list(reversed(log)),
+    "read": lambda log: log.read(),
+    "follow": lambda log: log.follow(),
+    "follow start": lambda log: log.follow("start"),
+    "follow seq": lambda log: list(log.follow(1, timeout=0)),
+    "wait": lambda log: log.wait(0),
+    "wait after": lambda log: log.wait(0, after=0),
+    "len": len,
+    "first_seq": lambda log: log.first_seq,
+    "last_seq": lambda log: log.last_seq,
+    "topics": penstock.Log.topics,
+    "settings": lambda log: log.settings,
+    "configure": lambda log: log.configure(segment_size="128KiB"),
+    "roll": lambda log: log.steward.roll(),
+    "stats": lambda log: log.stats(),
+    "backup": lambda log: log.backup(f"{log.path}-copy"),
+}
+WRITES = ["append", "append long", "extend", "configure", "roll"]
+
+
+@pytest.mark.parametrize("mode", ["rw", "r"])
+@pytest.mark.parametrize("name", USES)
+def test_a_closed_log_says_so(path: Path, name: str, mode: Any) -> None:
+    """Every use of a closed handle is Closed, and names the path."""
+    with penstock.open(path) as log:
+        log.append(b"a")
+    log = penstock.open(path, mode=mode)
+    log.close()
+    log.close()
+    assert log.closed
+    with pytest.raises(penstock.Closed, match=str(path)):
+        USES[name](log)
+    assert len(penstock.open(path, mode="r")) == 1
+
+
+def test_every_method_is_among_the_uses() -> None:
+    """No public method or property of Log is left out of the list above."""
+    public = {n for n in dir(penstock.Log) if not n.startswith("_")}
+    exempt = {"close", "closed", "steward", "path"}
+    tried = " ".join(USES)
+    assert {n for n in public - exempt if n not in tried} == set()
+
+
+def test_a_reader_of_a_closed_log(log: penstock.Log) -> None:
+    """A reader that outlives its log says that the log is closed, whatever it is asked for."""
+    log.extend([b"a", b"b"])
+    reader, follower = log.read(), log.follow("start")
+    next(reader)
+    log.close()
+    for use in (lambda: next(reader), lambda: reader.take(1), lambda: follower.wait(0)):
+        with pytest.raises(penstock.Closed):
+            use()
+    assert repr(reader)
+
+
+def test_events_outlive_their_log(path: Path) -> None:
+    """Events, and views of them, are whole after the log is closed and its files are gone."""
+    with penstock.open(path, segment_size="64KiB") as log:
+        log.append(b"v" * 1000, key=b"k", topic="t", headers={"a": b"1"})
+        event = log[1]
+        view = event.view
+    for name in oracle.segment_paths(path):
+        name.unlink()
+    del log
+    gc.collect()
+    assert bytes(view) == event.value == b"v" * 1000
+    assert (event.key, event.topic, event.headers) == (b"k", "t", (("a", b"1"),))
+    del event
+    gc.collect()
+    assert bytes(view) == b"v" * 1000
+
+
+@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize("name", WRITES)
+def test_a_read_only_log_refuses_writes(path: Path, name: str, live: bool) -> None:
+    """A handle with mode='r' refuses every write as Permission, with and without live control."""
+    with penstock.open(path) as log:
+        log.append(b"a")
+    if not live:
+        path.joinpath("control").unlink()
+    with penstock.open(path, mode="r") as log:
+        with pytest.raises(penstock.Permission, match="mode='r'"):
+            USES[name](log)
+        assert [e.value for e in log] == [b"a"]
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_read_only_log_changes_no_file(path: Path, live: bool) -> None:
+    """Reading through mode='r' leaves every name and every byte but control's as it was."""
+    with penstock.open(path, segment_size="64KiB") as log:
+        for i in range(200):
+            log.append(b"x" * 1000, time=i)
+    if not live:
+        path.joinpath("control").unlink()
+
+    def state() -> dict[str, bytes]:
+        return {p.name: b"" if p.name == "control" else p.read_bytes() for p in path.iterdir()}
+
+    before = state()
+    with penstock.open(path, mode="r") as log:
+        for name, use in USES.items():
+            if name not in WRITES and name != "backup":
+                use(log)
+        assert len(list(log.read(since=10, until=100))) == 90
+    assert state() == before
+
+
+def test_a_read_only_log_sees_appends(path: Path) -> None:
+    """With a writer there, a reading handle sees each append at once, across rolls."""
+    with penstock.open(path, segment_size="64KiB") as log, penstock.open(path, mode="r") as reading:
+        for i in range(1, 150):
+            log.append(b"x" * 1000)
+            assert reading.last_seq == i
+            assert reading[i].value == b"x" * 1000
+        assert len(list(reading)) == 149
+
+
+def test_two_writers_in_one_process(path: Path) -> None:
+    """Two handles on one log give out seqs in turn and see each other's events."""
+    with penstock.open(path, segment_size="64KiB") as one, penstock.open(path) as two:
+        for i in range(100):
+            assert one.append(b"x" * 1000) == 2 * i + 1
+            assert two.append(b"y" * 1000) == 2 * i + 2
+        assert [e.seq for e in one] == [e.seq for e in two] == list(range(1, 201))
+    assert sum(len(s.events) for s in oracle.read_log(path)) == 200
+
+
+def test_a_handle_left_behind_closes_itself(path: Path) -> None:
+    """A log that nobody refers to any more gives its descriptors back."""
+
+    def open_descriptors() -> set[str]:
+        found = set()
+        for name in os.listdir("/proc/self/fd"):
+            try:
+                found.add(os.readlink(f"/proc/self/fd/{name}"))
+            except FileNotFoundError:
+                continue
+        return {f for f in found if f.startswith(str(path))}
+
+    log = penstock.open(path, segment_size="64KiB")
+    for _ in range(100):
+        log.append(b"x" * 1000)
+    assert open_descriptors()
+    del log
+    gc.collect()
+    assert open_descriptors() == set()
+
+
+def test_repr_tells_path_and_state(path: Path) -> None:
+    """repr() names the path and says whether the handle writes, reads or is closed."""
+    with penstock.open(path) as log:
+        assert repr(log) == f"<penstock.Log {str(path)!r} rw>"
+        with penstock.open(path, mode="r") as reading:
+            assert repr(reading).endswith(" r>")
+    assert repr(log).endswith(" closed>")
+
+
+def test_an_empty_log_is_true(log: penstock.Log) -> None:
+    """`if log:` asks whether there is a log, not whether it has events."""
+    assert log
+    assert len(log) == 0
+
+
+def test_objects_that_no_log_made_do_not_crash() -> None:
+    """An Event or Reader made behind the constructor's back may raise; it does not crash."""
+    reader = penstock.Reader.__new__(penstock.Reader)
+    for use in (lambda: next(reader), lambda: reader.take(1), lambda: reader.wait(0)):
+        with suppress(Exception):
+            use()
+    with suppress(TypeError):
+        event = penstock.Event.__new__(penstock.Event)
+        for name in dir(event):
+            with suppress(Exception):
+                getattr(event, name)
+        with suppress(Exception):
+            assert repr(event) or hash(event) or bytes(event.view)
