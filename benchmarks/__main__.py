@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -46,6 +47,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="less work and fewer rounds")
     parser.add_argument("--dir", type=Path, help="work below this directory, not a temporary one")
     parser.add_argument("--json", type=Path, default=ROOT / "build" / "bench.json", metavar="PATH")
+    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a bar is missed")
     wanted = parser.parse_args()
     if unknown := [name for name in wanted.names if name not in BENCHMARKS]:
@@ -65,8 +67,11 @@ def work_below(chosen: Path | None) -> Path:
     return candidates[0]
 
 
-def run(bench: Bench, names: list[str]) -> list[Row]:
-    """Run them one after the other; one that fails leaves a row that says so."""
+def run(bench: Bench, names: list[str], loads: list[float]) -> list[Row]:
+    """Run them one after the other; one that fails leaves a row that says so.
+
+    ``loads`` gets the load average after each, which tells how much else the machine had to do.
+    """
     rows: list[Row] = []
     for name in names:
         print(name, file=sys.stderr, flush=True)
@@ -75,6 +80,7 @@ def run(bench: Bench, names: list[str]) -> list[Row]:
         except Exception as error:
             rows.append(Row(name, "", problem="failed", note=f"{type(error).__name__}: {error}"))
             bench.say(f"failed: {error}")
+        loads.append(os.getloadavg()[0])
     return rows
 
 
@@ -88,9 +94,14 @@ def main() -> int:
     below = work_below(wanted.dir)
     about, used = report.machine(below), report.versions()
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=below) as directory:
-        rows = run(Bench(Path(directory), wanted.quick), wanted.names or list(BENCHMARKS))
+        loads = [os.getloadavg()[0]]
+        rows = run(Bench(Path(directory), wanted.quick), wanted.names or list(BENCHMARKS), loads)
+    about["load_average"] = f"{min(loads):.1f} to {max(loads):.1f}"
     report.print_setting(about, used)
-    report.print_table(rows)
+    if wanted.markdown:
+        report.print_markdown(rows)
+    else:
+        report.print_table(rows)
     report.write_json(wanted.json, rows, about, used, quick=wanted.quick)
     verdicts = {row.verdict for row in rows}
     return int("failed" in verdicts or (wanted.strict and "BELOW BAR" in verdicts))

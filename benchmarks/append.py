@@ -43,7 +43,7 @@ def append(bench: Bench) -> Iterator[Row]:
         pages=PAGES,
     )
     yield take_turns(bench, "append, leanest lmdb", ours, leanest).row(
-        "append, one call per event",
+        "append, beside lmdb at its leanest",
         "lmdb put, one per transaction, begin and commit called with positional arguments",
         million_per_s,
         pages=PAGES,

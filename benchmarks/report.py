@@ -24,7 +24,6 @@ def machine(directory: Path) -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "kernel": platform.release(),
         "file_system": file_system(directory),
-        "load_average_at_start": round(os.getloadavg()[0], 2),
     }
 
 
@@ -111,11 +110,27 @@ def print_table(rows: list[Row]) -> None:
                 print(f"    {label}: {text}")
 
 
+def print_markdown(rows: list[Row]) -> None:
+    """The rows as docs/benchmarks.md shows them."""
+    print("| work | Penstock | beside | ratio | range | bar | |\n|---|---|---|---|---|---|---|")
+    for row in rows:
+        cells = (
+            row.work,
+            row.ours or "-",
+            row.theirs or "-",
+            number(row.value, row.unit),
+            spread(row),
+            mark(row),
+            row.note if row.problem else "" if row.verdict == "info" else row.verdict,
+        )
+        print(f"| {' | '.join(cells)} |")
+
+
 def print_setting(about: dict[str, Any], used: dict[str, str]) -> None:
     """The lines above the table."""
     print(
         f"{about['cpu']}, {about['cores']} cores, Linux {about['kernel']}, {about['file_system']}, "
-        f"load average {about['load_average_at_start']}"
+        f"load average {about['load_average']} during the run"
     )
     print(", ".join(f"{name} {version}" for name, version in used.items()))
     print()
@@ -127,7 +142,7 @@ def write_json(
     """Everything that was measured, round by round."""
     path.parent.mkdir(parents=True, exist_ok=True)
     report = {
-        "machine": about | {"load_average_at_end": round(os.getloadavg()[0], 2)},
+        "machine": about,
         "versions": used,
         "quick": quick,
         "rows": [asdict(row) | {"verdict": row.verdict} for row in rows],

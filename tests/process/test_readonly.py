@@ -30,7 +30,7 @@ def on_read_only_mount(scene: Scene, inner: str, **args: object) -> Worker:
 
 def followed_to(out: Path, seq: int) -> bool:
     """Whether a follower has written down the event ``seq``."""
-    return read_followed(out)[-1][0] == seq
+    return [s for s, _ in read_followed(out)[-1:]] == [seq]
 
 
 def snapshot(path: Path) -> dict[str, tuple[int, int, bytes]]:

@@ -14,6 +14,8 @@ from penstock.store import Store
 
 logger = logging.getLogger("penstock")
 
+UNSEALED_MAX = 3  # segments that may wait for a pause in the appends
+
 
 class Ahead:
     """The keeper's work for one handle. It holds the handle's parts, never the handle."""
@@ -23,23 +25,33 @@ class Ahead:
         self._control = control
         self._store = Store(directory, uuid, [], lambda: 0)
         self._sealed_below = 0
+        self._sealed_number = control.get(L.C_HEAD) >> 32
+        self._head_seen = 0
         self._maps: dict[int, SegmentMap] = {}  # of segments that this handle has appended to
         self.active: tuple[SegmentMap, Header, Settings] | None = None
 
-    def work(self) -> None:
-        """One round. Each part is safe to leave out or to do twice."""
+    def work(self, closing: bool) -> bool:
+        """One round; whether some of it was left for later. Each part is safe to do twice."""
         if self.active is None:
-            return
+            return False
         m, header, settings = self.active
         self._maps[m.base_seq] = m
         offset = self._allocate(m, header)
         if offset > header.frames_end // 5 * 4:
             prepare(self._directory, self._control, settings)
         base = self._control.get(L.C_ACTIVE_BASE)
-        if base != self._sealed_below:
-            seal_finished(self._store, base, self._maps)
-            self._sealed_below = base
-            self._maps = {m.base_seq: m}
+        if base == self._sealed_below:
+            return False
+        head = self._control.get(L.C_HEAD)
+        busy = head != self._head_seen and (head >> 32) - self._sealed_number <= UNSEALED_MAX
+        self._head_seen = head
+        if busy and not closing:
+            return True  # appends want the cores; what is not sealed is complete all the same
+        seal_finished(self._store, base, self._maps)
+        self._sealed_below = base
+        self._sealed_number = head >> 32
+        self._maps = {m.base_seq: m}
+        return False
 
     def _allocate(self, m: SegmentMap, header: Header) -> int:
         """Allocate a window ahead of head; returns head's offset, 0 if the log has moved on."""

@@ -14,11 +14,17 @@ from penstock.errors import PenstockError
 
 logger = logging.getLogger("penstock")
 
+LATER = 0.05  # seconds
+
 
 class Keeper:
-    """Runs ``work`` in the background each time it is asked to, one run after the other."""
+    """Runs ``work`` in the background each time it is asked to, one run after the other.
 
-    def __init__(self, name: str, work: Callable[[], None]) -> None:
+    ``work`` is told whether the handle is being closed, and says whether it left something for
+    later; then it runs again after a while.
+    """
+
+    def __init__(self, name: str, work: Callable[[bool], bool]) -> None:
         self._work = work
         self._wanted = threading.Event()
         self._stopping = False
@@ -39,12 +45,14 @@ class Keeper:
             self._thread.join()
 
     def _run(self) -> None:
+        later = False
         while True:
-            self._wanted.wait()
+            self._wanted.wait(LATER if later else None)
             self._wanted.clear()
             stopping = self._stopping
+            later = False
             try:
-                self._work()
+                later = self._work(stopping)
             except PenstockError as error:
                 logger.debug("maintenance put off: %s", error)
             except Exception:

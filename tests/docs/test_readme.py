@@ -1,0 +1,89 @@
+"""What README and docs say can be run, and is."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "penstock"
+
+
+def snippets(page: Path) -> list[str]:
+    """The Python blocks of a page."""
+    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("page", sorted([ROOT / "README.md", *ROOT.glob("docs/*.md")]), ids=str)
+def test_snippets_run(page: Path, tmp_path: Path) -> None:
+    """Every Python block of the page runs as it stands, in an empty directory."""
+    for code in snippets(page):
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{code}\n{done.stderr}"
+
+
+def test_readme_has_a_snippet() -> None:
+    """The test above would prove nothing of a README without code."""
+    assert snippets(ROOT / "README.md")
+
+
+@pytest.mark.parametrize("page", sorted([ROOT / "README.md", *ROOT.glob("docs/*.md")]), ids=str)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Every relative link of the page names a file that is there."""
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+def test_make_targets_exist() -> None:
+    """Every `make target` that README or docs mention is in the Makefile."""
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for page in (ROOT / "README.md", *ROOT.glob("docs/*.md")):
+        for name in re.findall(r"(?:`|^ {4})make ([a-z-]+)", page.read_text(), re.MULTILINE):
+            assert name in targets, f"{page.name}: make {name}"
+
+
+def layers() -> dict[str, int]:
+    """Each module's layer in docs/architecture.md, the topmost being 0."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    table = text.split("## Who may import whom", 1)[1].split("\n## ", 1)[0]
+    rows = [line for line in table.splitlines() if line.startswith("|")][2:]
+    return {
+        module: depth for depth, row in enumerate(rows) for module in re.findall(r"`(\w+)`", row)
+    }
+
+
+def imported(path: Path) -> set[str]:
+    """The modules of the package that a module imports when it is loaded."""
+    found: set[str] = set()
+    tree = ast.parse(path.read_text())
+    skipped = {
+        id(child)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        for child in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ImportFrom) or id(node) in skipped or not node.module:
+            continue
+        if node.module == "penstock":
+            found |= {alias.name for alias in node.names}
+        elif node.module.startswith("penstock."):
+            found.add(node.module.split(".")[1])
+    return found
+
+
+def test_imports_point_down() -> None:
+    """No module imports one of a layer above it, and every module has its layer."""
+    place = layers()
+    for path in sorted(SOURCE.rglob("*.py")):
+        module = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+        assert module in place, f"{module} is not in the table of docs/architecture.md"
+        for other in imported(path) & place.keys() - {module}:
+            assert place[other] >= place[module], f"{module} imports {other}, which lies above it"
