@@ -93,6 +93,10 @@ cdef class Control:
         if self.closing and self.pins == 0:
             self.release()
 
+    def has_writers(self):
+        """Whether a handle that may append is alive, be it in another process."""
+        return psk_ofd_held_from(self.fd, PSK_TOKEN_BYTE) != 0
+
     @property
     def inherited(self):
         """Whether a fork lies between the making of this object and now."""
@@ -213,6 +217,7 @@ cdef class Control:
             psk_store32(words + PSK_C_LOCK, 0)
             flock(self.fd, LOCK_UN)
             psk_store32(&self.thread_lock, 0)
+            psk_fail(FP_UNLOCKED)
             return
         seen = psk_exchange32(words + PSK_C_LOCK, 0)
         psk_fail(FP_UNLOCKED)

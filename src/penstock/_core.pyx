@@ -112,6 +112,7 @@ cdef extern from "_native.h" nogil:
     void psk_futex_wake(void *word, int count)
     int psk_ofd_lock(int fd, uint64_t byte)
     int psk_ofd_held(int fd, uint64_t byte)
+    int psk_ofd_held_from(int fd, uint64_t start)
     uint32_t psk_fork_generation
     bint psk_fd_register(int fd)
     void psk_fd_close(int fd)

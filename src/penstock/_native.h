@@ -303,17 +303,21 @@ static inline int psk_ofd_lock(int fd, uint64_t byte) {
     return fcntl(fd, F_OFD_SETLK, &l) == 0 ? 0 : errno;
 }
 
-/* Does another open file description hold the byte? 1 yes, 0 no, -errno. */
-static inline int psk_ofd_held(int fd, uint64_t byte) {
+/* Does another open file description hold one of `bytes` bytes (0 = all) from `start` on? 1 yes,
+ * 0 no, -errno. */
+static inline int psk_ofd_held_in(int fd, uint64_t start, uint64_t bytes) {
     struct flock l;
     memset(&l, 0, sizeof l);
     l.l_type = F_WRLCK;
     l.l_whence = SEEK_SET;
-    l.l_start = (off_t)byte;
-    l.l_len = 1;
+    l.l_start = (off_t)start;
+    l.l_len = (off_t)bytes;
     if (fcntl(fd, F_OFD_GETLK, &l) != 0) return -errno;
     return l.l_type != F_UNLCK;
 }
+
+static inline int psk_ofd_held(int fd, uint64_t byte) { return psk_ofd_held_in(fd, byte, 1); }
+static inline int psk_ofd_held_from(int fd, uint64_t start) { return psk_ofd_held_in(fd, start, 0); }
 
 /* ---- fork --------------------------------------------------------------------------------------
  *

@@ -190,20 +190,19 @@ def attach_writer(
 def attach_reader(directory: str, dir_fd: int, timeout: float | None) -> Control | None:
     """Hold the directory and return live control; None, without holding it, if there is none.
 
-    Who gets LOCK_EX is alone: a control that is there is nobody's any more, and only a hint.
+    A control without a living writer is nobody's any more, and only a hint.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
-    if files.lock_exclusive(dir_fd, directory):
-        files.unlock(dir_fd, directory)
-        return None
     files.lock_shared(dir_fd, directory, deadline)
     for write in (True, False):
         try:
             control, _ = _open(directory, write=write, token=False)
         except PermissionError:
             continue
-        if control is not None:
+        if control is not None and control.has_writers():
             return control
+        if control is not None:
+            control.close()
         break
     files.unlock(dir_fd, directory)
     return None

@@ -18,8 +18,8 @@ from tests.support.workers import Crew, Worker
 
 pytestmark = [pytest.mark.crash, pytest.mark.process, pytest.mark.slow]
 
-KILLS = 600 if STORM else 60  # per storm
-SEEDS = range(8) if STORM else range(5)
+KILLS = 400 if STORM else 60  # per storm
+SEEDS = range(12) if STORM else range(5)
 SEGMENT = 1 << 20
 
 POINTS = [
@@ -165,6 +165,7 @@ def test_storm_is_large_enough() -> None:
     assert KILLS * len(SEEDS) >= (4000 if STORM else 200)
 
 
+@pytest.mark.timeout(1800 if STORM else 300)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_storm(crew: Crew, tmp_path: Path, seed: int) -> None:
     """Whatever dies, acknowledged events are there exactly once and followers see the whole log."""

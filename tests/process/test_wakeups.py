@@ -36,6 +36,7 @@ def sleeping_follower(scene: Scene, job: str = "wait_once", **args: object) -> W
     return follower
 
 
+@pytest.mark.timeout(1800 if STORM else 300)
 def test_ping_pong(crew: Crew, tmp_path: Path) -> None:
     """Over many round trips between two processes no wake-up is lost."""
     there, back = tmp_path / "there", tmp_path / "back"

@@ -396,3 +396,44 @@ def test_a_bad_index_of_a_sealed_segment_costs_nothing(path: Path) -> None:
         assert [log[i].time_ns for i in range(1, 61)] == list(range(1, 61))
         assert [e.time_ns for e in log.read(since=20, until=50)] == list(range(20, 50))
         assert [e.time_ns for e in reversed(log)] == list(range(60, 0, -1))
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_dead_batch_does_not_come_back(path: Path, live: bool) -> None:
+    """Frames 2 and 3 of a batch that was never published stay dead behind the next append.
+
+    The next event is as long as the dead batch's first frame, so that seq and back of what follows
+    would fit: only zeroing keeps it away.
+    """
+    ahead = path.with_name("ahead")
+    make(path, [3])
+    shutil.copytree(path, ahead)
+    with penstock.open(ahead) as log:
+        log.extend([b"dead"] * 3)
+    before, after = oracle.read_log(path)[0], oracle.read_log(ahead)[0]
+    batch = bytearray(after.raw[before.end : after.end])
+    batch[:4] = bytes(4)
+
+    def tear() -> None:
+        with name_of(path, 1).open("r+b") as file:
+            file.seek(before.end)
+            file.write(batch)
+
+    if live:
+        log = penstock.open(path)
+        log.wait(0)
+        tear()
+        attached = log._live()
+        attached.put(L.C_RESERVED, attached.get(L.C_HEAD) + len(batch))
+    else:
+        path.joinpath("control").unlink()
+        tear()
+        log = penstock.open(path)
+    assert log.append(b"4444") == 4
+    assert values(log) == [1, 2, 3, 4444]
+    log.close()
+    path.joinpath("control").unlink()
+    assert len(oracle.read_log(path)[0].events) == 4
+    with penstock.open(path) as log:
+        assert values(log) == [1, 2, 3, 4444]
+        assert log.append(b"5") == 5

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import array
+import itertools
+import random
 import struct
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -268,3 +271,54 @@ def test_back_pointers_lead_over_control_frames(log: penstock.Log, path: Path) -
     segment = only_segment(path)
     assert [(f.kind, f.seq) for f in segment.frames] == [(1, 1), (6, 2), (1, 2)]
     assert [e.seq for e in reversed(log)] == [2, 1]
+
+
+def test_long_appends_take_another_way_to_the_same_bytes(path: Path) -> None:
+    """Around the sizes where an append goes by pwritev, alone and in batches, frames are the same."""
+    edge, run = L.WRITE_BYTES_MIN, L.WRITE_SCRATCH_BYTES
+    sizes = [n + d for n in (edge, run) for d in (-49, -48, -41, -40, -39, -8, -1, 0, 1, 9)]
+    chance = random.Random(5)
+    values = [chance.randbytes(n) for n in sizes]
+    batches: list[list[bytes]] = [
+        values[:12],
+        [b"small", values[11], b"small"],
+        [values[0], values[15]],
+        [chance.randbytes(5000) for _ in range(120)],
+        [b"", b"x", values[12], b""],
+    ]
+    with penstock.open(path, segment_size="16MiB") as log:
+        for value in values:
+            log.append(value, key=b"k", topic="t")
+        for batch in batches:
+            log.extend(batch)
+            log.extend([Entry(v, key=b"own", headers={"h": v[:9]}) for v in batch], time=7)
+        expected = [*values, *(v for batch in batches for v in batch + batch)]
+        assert [e.value for e in log] == expected
+        assert [e.value for e in reversed(log)] == expected[::-1]
+    assert [f.value for f in only_segment(path).events] == expected
+
+
+@pytest.mark.parametrize("nbytes", [1000, 40_000, 300_000])
+def test_a_buffer_that_changes_meanwhile(path: Path, nbytes: int) -> None:
+    """Whatever another thread does to a bytearray while it is appended, the frame is whole."""
+    buffer = bytearray(nbytes)
+    stop = threading.Event()
+
+    def change() -> None:
+        for i in itertools.count():
+            if stop.is_set():
+                return
+            memoryview(buffer)[:] = bytes([i % 251]) * nbytes
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        with penstock.open(path, segment_size="16MiB") as log:
+            for _ in range(40):
+                log.append(buffer)
+                log.extend([buffer, b"x", Entry(buffer)])
+            stop.set()
+            assert len(list(log)) == 160
+    finally:
+        stop.set()
+        thread.join()
