@@ -437,3 +437,33 @@ def test_a_dead_batch_does_not_come_back(path: Path, live: bool) -> None:
     with penstock.open(path) as log:
         assert values(log) == [1, 2, 3, 4444]
         assert log.append(b"5") == 5
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_batch_is_whole_or_not_there(path: Path, mode: Any) -> None:
+    """The first frame of a batch, followed by a good frame that is not of it, counts for nothing.
+
+    Seq, back and checksum of both are right; only batch_left tells that they are strangers.
+    """
+    batch_log, single_log = path.with_name("batch"), path.with_name("single")
+    make(path, [3])
+    for copy in (batch_log, single_log):
+        shutil.copytree(path, copy)
+    with penstock.open(batch_log) as log:
+        log.extend([b"dead"] * 3)
+    with penstock.open(single_log) as log:
+        log.append(b"dead")
+        log.append(b"dead")
+    end = oracle.read_log(path)[0].end
+    batch, single = oracle.read_log(batch_log)[0], oracle.read_log(single_log)[0]
+    first, second = batch.frames[3], single.frames[4]
+    assert (first.at + first.length, second.seq) == (second.at, 5)
+    path.joinpath("control").unlink()
+    with name_of(path, 1).open("r+b") as file:
+        file.seek(end)
+        file.write(batch.raw[end : second.at] + single.raw[second.at : single.end])
+    with penstock.open(path, mode=mode) as log:
+        assert values(log) == [1, 2, 3]
+        if mode == "rw":
+            assert log.append(b"4") == 4
+            assert values(log) == [1, 2, 3, 4]

@@ -274,7 +274,7 @@ def test_back_pointers_lead_over_control_frames(log: penstock.Log, path: Path) -
 
 
 def test_long_appends_take_another_way_to_the_same_bytes(path: Path) -> None:
-    """Around the sizes where an append goes by pwritev, alone and in batches, frames are the same."""
+    """Around the sizes where an append goes by pwritev, frames are the same as ever."""
     edge, run = L.WRITE_BYTES_MIN, L.WRITE_SCRATCH_BYTES
     sizes = [n + d for n in (edge, run) for d in (-49, -48, -41, -40, -39, -8, -1, 0, 1, 9)]
     chance = random.Random(5)

@@ -225,8 +225,8 @@ def test_sealed_segments_have_a_true_footer(path: Path) -> None:
 def test_the_active_index_is_true(path: Path) -> None:
     """The writer keeps the same index in the active segment, all but the block still open."""
     with penstock.open(path, segment_size="1MiB") as log:
-        for i in range(100):
-            log.append(b"x" * (i * 37 % 3000), time=i * 7919 % 1000)
+        for i in range(1200):
+            log.append(b"x" * (i * 37 % (90 if i % 50 else 3000)), time=i * 7919 % 1000)
     (segment,) = oracle.read_log(path)
     entries = oracle.index_entries(segment)[:-1]
     assert len(entries) > 10
