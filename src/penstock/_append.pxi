@@ -6,16 +6,11 @@ cdef struct Sink:
     # page fault for every page. The commit word that publishes them is a store in the map always.
     char *base
     int fd
-    char *scratch         # NULL: everything through the map; else one of two halves
-    char *other           # the other half
-    psk_filler *filler    # writes one half while the other is filled; may be NULL
-    const char *handed    # what it has been handed
-    uint64_t handed_at
-    uint64_t handed_bytes
+    char *scratch         # NULL: everything through the map
     uint64_t warm_end     # offset up to which the map's pages are populated
     uint64_t run_at       # offset of what is in scratch
     uint64_t run          # bytes in scratch
-    const char *unsummed[4]  # frames of one length that still lack their checksums
+    const char *unsummed[4]  # what to sum of frames of one length that still lack their checksums
     uint64_t unsummed_body
     int unsummed_count
 
@@ -23,42 +18,23 @@ cdef struct Sink:
 cdef inline void sink_sum(Sink *s) noexcept nogil:
     """Give the frames that lack one their checksums."""
     cdef uint32_t crcs[4]
-    cdef const char *starts[4]
     cdef int i
     if s.unsummed_count == 4:
         for i in range(4):
             crcs[i] = 0xFFFFFFFF
-            starts[i] = s.unsummed[i] + PSK_FRAME_SEQ
-        psk_crc_four(crcs, starts, PSK_FRAME_HEADER_BYTES - PSK_FRAME_SEQ + s.unsummed_body)
+        psk_crc_four(crcs, s.unsummed, PSK_FRAME_HEADER_BYTES - PSK_FRAME_SEQ + s.unsummed_body)
         for i in range(4):
-            psk_put32(<char *>s.unsummed[i] + PSK_FRAME_CRC, ~crcs[i])
+            psk_put32(<char *>s.unsummed[i] - PSK_FRAME_SEQ + PSK_FRAME_CRC, ~crcs[i])
     else:
         for i in range(s.unsummed_count):
-            frame_sum(<char *>s.unsummed[i], s.unsummed_body)
+            frame_sum(<char *>s.unsummed[i] - PSK_FRAME_SEQ, s.unsummed_body)
     s.unsummed_count = 0
 
 
-cdef void sink_wait(Sink *s) noexcept nogil:
-    """Have what was handed over in the file."""
-    if s.handed != NULL and not psk_filler_written(s.filler):
-        memcpy(s.base + s.handed_at, s.handed, s.handed_bytes)
-    s.handed = NULL
-
-
-cdef void sink_flush(Sink *s, bint last) noexcept nogil:
-    """Write what is in scratch to the file, or hand it over and go on in the other half."""
+cdef void sink_flush(Sink *s) noexcept nogil:
+    """Write what is in scratch to the file."""
     sink_sum(s)
-    if s.run == 0:
-        return
-    if s.filler != NULL and not last:
-        sink_wait(s)
-        psk_filler_write(s.filler, s.fd, s.run_at, s.scratch, s.run)
-        s.handed = s.scratch
-        s.handed_at = s.run_at
-        s.handed_bytes = s.run
-        s.scratch = s.other
-        s.other = <char *>s.handed
-    elif not psk_write_all(s.fd, s.run_at, s.scratch, s.run, NULL, 0, NULL, 0):
+    if s.run and not psk_write_all(s.fd, s.run_at, s.scratch, s.run, NULL, 0, NULL, 0):
         memcpy(s.base + s.run_at, s.scratch, s.run)
     s.run = 0
 
@@ -72,10 +48,10 @@ cdef inline void sink_add(
     cdef char *dst
     if s.scratch == NULL or at + total <= s.warm_end or (total > PSK_WRITE_SCRATCH_BYTES and not fixed):
         if s.run:
-            sink_flush(s, False)
+            sink_flush(s)
         dst = s.base + at
     elif total > PSK_WRITE_BYTES_MIN and fixed:
-        sink_flush(s, False)
+        sink_flush(s)
         frame_write_big(
             s.base, at, s.scratch, s.fd, p, value, value_len, prefix, seq, append_ns, back, left)
         if commit:
@@ -83,7 +59,7 @@ cdef inline void sink_add(
         return
     else:
         if s.run + total > PSK_WRITE_SCRATCH_BYTES:
-            sink_flush(s, False)
+            sink_flush(s)
         if s.run == 0:
             s.run_at = at
         dst = s.scratch + s.run
@@ -95,7 +71,7 @@ cdef inline void sink_add(
         frame_fill(dst, p, value, value_len, prefix, seq, append_ns, back, left)
         if s.unsummed_count and s.unsummed_body != body:
             sink_sum(s)
-        s.unsummed[s.unsummed_count] = dst
+        s.unsummed[s.unsummed_count] = dst + PSK_FRAME_SEQ
         s.unsummed_count += 1
         s.unsummed_body = body
         if s.unsummed_count == 4:
@@ -107,7 +83,7 @@ cdef inline void sink_add(
 
 cdef int publish(
     char *words, SegmentMap m, const Parts *parts, const Span *spans, uint64_t count,
-    uint64_t nbytes, char *scratch, psk_filler *filler, uint64_t warm_end, uint64_t *first_seq, uint64_t *end,
+    uint64_t nbytes, char *scratch, uint64_t warm_end, uint64_t *first_seq, uint64_t *end,
 ) noexcept nogil:
     """Write ``count`` events as one atomic batch; the caller holds the write lock.
 
@@ -163,9 +139,6 @@ cdef int publish(
     sink.base = m.base
     sink.fd = m.fd
     sink.scratch = scratch
-    sink.other = scratch + PSK_WRITE_SCRATCH_BYTES if scratch != NULL else NULL
-    sink.filler = filler if scratch != NULL and nbytes > PSK_WRITE_SCRATCH_BYTES else NULL
-    sink.handed = NULL
     sink.warm_end = warm_end
     sink.run = 0
     sink.unsummed_count = 0
@@ -193,8 +166,7 @@ cdef int publish(
         w.last_frame = at
         at += total
 
-    sink_flush(&sink, True)
-    sink_wait(&sink)
+    sink_flush(&sink)
     psk_fail(FP_WRITTEN)
     psk_store32(first, <uint32_t>body + 1)
     psk_fail(FP_COMMIT)
@@ -349,7 +321,7 @@ cdef class LogCore:
         if nbytes < PSK_WRITE_BYTES_MIN or self.scratch_taken:
             return NULL
         if self.scratch == NULL:
-            self.scratch = <char *>PyMem_Malloc(2 * PSK_WRITE_SCRATCH_BYTES)
+            self.scratch = <char *>PyMem_Malloc(PSK_WRITE_SCRATCH_BYTES)
             if self.scratch == NULL:
                 raise MemoryError
         self.scratch_taken = True
@@ -452,7 +424,6 @@ cdef class LogCore:
         cdef SegmentMap m
         cdef uint64_t seq = 0, end = 0, warm_end
         cdef char *scratch
-        cdef psk_filler *filler
         cdef int64_t deadline = -1 if timeout is None else deadline_after(timeout)
         cdef int rc
         while True:
@@ -471,12 +442,11 @@ cdef class LogCore:
                     "split the batch, or configure(segment_size=...) and append something smaller first"
                 )
             if nbytes <= PSK_GIL_COPY_BYTES_MAX and control.lock_try():
-                rc = publish(control.words, m, parts, spans, count, nbytes, NULL, NULL, 0, &seq, &end)
+                rc = publish(control.words, m, parts, spans, count, nbytes, NULL, 0, &seq, &end)
                 control.unlock()
             else:
                 scratch = self.take_scratch(nbytes)
                 warm_end = self.warm_end(m)
-                filler = self.filler if psk_cores > 1 else NULL
                 if scratch != NULL and self.filler != NULL:
                     psk_filler_hold(self.filler)
                 control.pin()
@@ -484,8 +454,7 @@ cdef class LogCore:
                     rc = control.lock_wait(deadline)
                     if rc == OK:
                         rc = publish(
-                            control.words, m, parts, spans, count, nbytes, scratch, filler, warm_end,
-                            &seq, &end)
+                            control.words, m, parts, spans, count, nbytes, scratch, warm_end, &seq, &end)
                         control.unlock()
                 control.unpin()
                 if scratch != NULL:

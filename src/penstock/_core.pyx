@@ -121,9 +121,6 @@ cdef extern from "_native.h" nogil:
     psk_filler *psk_filler_start()
     void psk_filler_ask(psk_filler *f, char *start, char *end, bint lazily)
     void psk_filler_hold(psk_filler *f)
-    void psk_filler_write(psk_filler *f, int fd, uint64_t offset, const char *start, size_t nbytes)
-    bint psk_filler_written(psk_filler *f)
-    int psk_cores
     char *psk_filler_ready(psk_filler *f)
     void psk_filler_idle(psk_filler *f)
     void psk_filler_stop(psk_filler *f)

@@ -397,7 +397,7 @@ static inline int psk_write_all(int fd, uint64_t offset, const void *a, size_t a
     return 1;
 }
 
-/* ---- populating pages ahead of the writer, and writing for it ----------------------------------
+/* ---- populating pages ahead of the writer ------------------------------------------------------
  *
  * One thread for each handle that appends. It goes on in small steps to the end of the newest
  * request, so that the writer can see how far the pages are `ready` and can overtake it. `idle` is
@@ -411,21 +411,7 @@ typedef struct {
     char *ready;      /* everything from the last request's start to here is populated */
     int busy, stop;
     int lazily; /* begin only if nothing is asked for during a short while */
-    int job; /* a write that a long append hands over: PSK_JOB_... */
-    int job_failed, job_fd;
-    uint64_t job_offset;
-    const char *job_start;
-    size_t job_bytes;
 } psk_filler;
-
-enum { PSK_JOB_NONE, PSK_JOB_QUEUED, PSK_JOB_RUNNING };
-
-static inline int psk_job_state(psk_filler *f) { return __atomic_load_n(&f->job, __ATOMIC_ACQUIRE); }
-
-/* Look for another job for a while, since the next one is being put together right now. */
-static void psk_await_job(psk_filler *f) {
-    for (int i = 0; i < 2000 && psk_job_state(f) != PSK_JOB_QUEUED; i++) psk_pause();
-}
 
 static void psk_populate(char *start, size_t bytes) {
     if (madvise(start, bytes, MADV_POPULATE_WRITE) == 0 || errno != EINVAL) return;
@@ -437,19 +423,6 @@ static void *psk_filler_run(void *arg) {
     psk_filler *f = (psk_filler *)arg;
     pthread_mutex_lock(&f->mutex);
     while (!f->stop) {
-        if (f->job == PSK_JOB_QUEUED) {
-            __atomic_store_n(&f->job, PSK_JOB_RUNNING, __ATOMIC_RELEASE);
-            pthread_mutex_unlock(&f->mutex);
-            int done = psk_write_all(f->job_fd, f->job_offset, f->job_start, f->job_bytes, NULL, 0, NULL, 0);
-            pthread_mutex_lock(&f->mutex);
-            f->job_failed |= !done;
-            __atomic_store_n(&f->job, PSK_JOB_NONE, __ATOMIC_RELEASE);
-            pthread_cond_broadcast(&f->changed);
-            pthread_mutex_unlock(&f->mutex);
-            psk_await_job(f);
-            pthread_mutex_lock(&f->mutex);
-            continue;
-        }
         if (f->next >= f->end) {
             pthread_cond_wait(&f->changed, &f->mutex);
             continue;
@@ -512,34 +485,6 @@ static void psk_filler_ask(psk_filler *f, char *start, char *end, int lazily) {
     pthread_mutex_unlock(&f->mutex);
 }
 
-/* Hand a write over; the one before it must have been waited for. */
-static void psk_filler_write(psk_filler *f, int fd, uint64_t offset, const char *start, size_t bytes) {
-    pthread_mutex_lock(&f->mutex);
-    f->job_fd = fd;
-    f->job_offset = offset;
-    f->job_start = start;
-    f->job_bytes = bytes;
-    f->job_failed = 0;
-    __atomic_store_n(&f->job, PSK_JOB_QUEUED, __ATOMIC_RELEASE);
-    pthread_cond_broadcast(&f->changed);
-    pthread_mutex_unlock(&f->mutex);
-}
-
-/* Wait for the write that was handed over, or do it here if it was not begun. 0 if it failed. */
-static int psk_filler_written(psk_filler *f) {
-    for (int i = 0; i < 1000 && psk_job_state(f) == PSK_JOB_RUNNING; i++) psk_pause();
-    pthread_mutex_lock(&f->mutex);
-    if (f->job == PSK_JOB_QUEUED) {
-        __atomic_store_n(&f->job, PSK_JOB_NONE, __ATOMIC_RELEASE);
-        pthread_mutex_unlock(&f->mutex);
-        return psk_write_all(f->job_fd, f->job_offset, f->job_start, f->job_bytes, NULL, 0, NULL, 0);
-    }
-    while (f->job == PSK_JOB_RUNNING) pthread_cond_wait(&f->changed, &f->mutex);
-    int done = !f->job_failed;
-    pthread_mutex_unlock(&f->mutex);
-    return done;
-}
-
 /* Stop where the thread has come: a long append is about to write the pages itself. */
 static void psk_filler_hold(psk_filler *f) {
     pthread_mutex_lock(&f->mutex);
@@ -596,11 +541,7 @@ static inline uint64_t psk_fs_magic(int fd) {
     return fstatfs(fd, &s) == 0 ? (uint64_t)(uint32_t)s.f_type : 0;
 }
 
-static int psk_cores; /* how many this process may run on */
-
 static void psk_setup(void) {
-    cpu_set_t cores;
-    psk_cores = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
     psk_crc_setup();
     pthread_atfork(psk_before_fork, psk_after_fork_parent, psk_after_fork_child);
 }
