@@ -63,8 +63,8 @@ test-asan: build/.asan  ## unit and property tests under the address and UB sani
 bench: .venv/.core  ## measure speed, always beside something else
 	@$(PYTHON_IN_VENV) -m benchmarks
 
-storm: .venv/.core  ## the long version of the crash and process tests
-	@PENSTOCK_STORM=1 $(PYTEST) $(wildcard tests/crash tests/process)
+storm: .venv/.core  ## the long version of the crash, process and property tests
+	@PENSTOCK_STORM=1 $(PYTEST) $(wildcard tests/crash tests/process tests/property)
 
 wheel: .venv/.core  ## build dist/*.whl and prove that it works without a compiler
 	@echo "building the wheel…"

@@ -53,7 +53,7 @@
 #define PSK_LIKELY(x) __builtin_expect(!!(x), 1)
 #define PSK_UNLIKELY(x) __builtin_expect(!!(x), 0)
 
-/* ---- atomics -------------------------------------------------------------------------------- */
+/* Atomics, with the memory order that each use needs and no stronger. */
 
 static inline uint32_t psk_load32(const void *p) { return __atomic_load_n((const uint32_t *)p, __ATOMIC_ACQUIRE); }
 static inline uint64_t psk_load64(const void *p) { return __atomic_load_n((const uint64_t *)p, __ATOMIC_ACQUIRE); }
@@ -110,7 +110,7 @@ static inline void psk_sleep_ns(int64_t ns) {
     nanosleep(&t, NULL);
 }
 
-/* ---- CRC32C (Castagnoli, reflected, polynomial 0x82f63b78) ------------------------------------
+/* CRC32C (Castagnoli, reflected, polynomial 0x82f63b78).
  *
  * The state `c` below is the raw register: start with ~0, end with ~. Long inputs run three
  * registers side by side over adjacent blocks of a fixed length, because one step of the hardware
@@ -273,8 +273,6 @@ static void psk_crc_setup(void) {
 #endif
 }
 
-/* ---- futex ------------------------------------------------------------------------------------ */
-
 /* Sleep while *word == seen, for at most ns. 0 woken or changed, else errno. */
 static inline int psk_futex_wait(void *word, uint32_t seen, int64_t ns) {
     struct timespec t = {ns / 1000000000, ns % 1000000000};
@@ -286,7 +284,7 @@ static inline void psk_futex_wake(void *word, int count) {
     syscall(SYS_futex, word, FUTEX_WAKE, count, NULL, NULL, 0);
 }
 
-/* ---- locks of open file descriptions: the kernel drops them when the last holder dies ---------- */
+/* Locks of open file descriptions: the kernel drops them when the last holder dies. */
 
 #ifndef F_OFD_GETLK
 #define F_OFD_GETLK 36
@@ -319,9 +317,7 @@ static inline int psk_ofd_held_in(int fd, uint64_t start, uint64_t bytes) {
 static inline int psk_ofd_held(int fd, uint64_t byte) { return psk_ofd_held_in(fd, byte, 1); }
 static inline int psk_ofd_held_from(int fd, uint64_t start) { return psk_ofd_held_in(fd, start, 0); }
 
-/* ---- fork --------------------------------------------------------------------------------------
- *
- * A child shares its parent's open file descriptions, and with them the locks that tell others
+/* A child shares its parent's open file descriptions, and with them the locks that tell others
  * whether the parent lives. So the child closes them before anything else runs in it, and every
  * handle sees by the generation that it has to open the log anew. */
 
@@ -397,9 +393,7 @@ static inline int psk_write_all(int fd, uint64_t offset, const void *a, size_t a
     return 1;
 }
 
-/* ---- populating pages ahead of the writer ------------------------------------------------------
- *
- * One thread for each handle that appends. It goes on in small steps to the end of the newest
+/* Populating pages ahead of the writer. One thread for each handle that appends. It goes on in small steps to the end of the newest
  * request, so that the writer can see how far the pages are `ready` and can overtake it. `idle` is
  * waited for before the pages are unmapped. */
 
@@ -512,9 +506,7 @@ static void psk_filler_stop(psk_filler *f) {
     free(f);
 }
 
-/* ---- fail-points -------------------------------------------------------------------------------
- *
- * Crash tests arm one of them by number; passing it the n-th time sends the process a signal
+/* Fail-points. Crash tests arm one of them by number; passing it the n-th time sends the process a signal
  * (SIGKILL, SIGSTOP). Unarmed they cost one comparison. */
 
 static int psk_fail_armed; /* 0 = none */
@@ -527,8 +519,6 @@ static void psk_fail_hit(void) {
 }
 
 #define psk_fail(id) do { if (PSK_UNLIKELY(psk_fail_armed == (id))) psk_fail_hit(); } while (0)
-
-/* ---- the rest ---------------------------------------------------------------------------------- */
 
 static inline int psk_fallocate(int fd, int mode, int64_t offset, int64_t bytes) {
     return fallocate(fd, mode, offset, bytes) == 0 ? 0 : errno;
