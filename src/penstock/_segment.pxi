@@ -514,19 +514,6 @@ cdef class SegmentMap:
             at += total
         return limit
 
-    def seek_seq(self, LogCore log, uint64_t seq, uint64_t limit):
-        """Offset of the first event with a seq of at least ``seq``, else ``limit``."""
-        return self.seek(log, seq, limit)
-
-    def last_event_seq(self, LogCore log, uint64_t limit):
-        """Seq of the last event below ``limit``, or 0."""
-        cdef uint64_t at = self.last_offset(log, limit)
-        while at:
-            if is_event(self.base + at):
-                return psk_get64(self.base + at + PSK_FRAME_SEQ)
-            at = self.step_back(at)
-        return 0
-
     cdef uint64_t last_offset(self, LogCore log, uint64_t limit) except? 0:
         """Offset of the last frame below ``limit``, or 0."""
         cdef uint64_t count = 0, at, total = 0, found = 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 from penstock import layout as L
 from penstock._core import Control, SegmentMap
 from penstock.segment import Header
@@ -11,8 +9,6 @@ from penstock.settings import Settings
 from penstock.steward.roll import PATIENCE, allocate_to, prepare
 from penstock.steward.seal import seal_finished
 from penstock.store import Store
-
-logger = logging.getLogger("penstock")
 
 UNSEALED_MAX = 3  # segments that may wait for a pause in the appends
 

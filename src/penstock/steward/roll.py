@@ -5,7 +5,6 @@ Everything here but ``prepare`` runs under the write lock, with the log already 
 
 from __future__ import annotations
 
-import logging
 import os
 
 from penstock import _core, files, segment
@@ -14,8 +13,6 @@ from penstock._core import Control, SegmentMap
 from penstock.errors import AlreadyExists, Busy
 from penstock.recovery import NEXT, Active, name_segment, start_segment, successor_of
 from penstock.settings import Settings
-
-logger = logging.getLogger("penstock")
 
 PATIENCE = 0.2  # seconds that maintenance waits; an append does what was put off
 
