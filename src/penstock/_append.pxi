@@ -401,7 +401,7 @@ cdef class LogCore:
         if m is not self._active or psk_load64(control.words + PSK_C_HEAD) >> 32 != m.number:
             return 0
         if stop > allocated or at >= nearly_full:
-            self._look_ahead(at)
+            self._look_ahead()
         if stop > allocated:
             stop = allocated & ~<uint64_t>(PSK_PAGE - 1)
         self.fill_next = at + PSK_POPULATE_CHUNK_BYTES

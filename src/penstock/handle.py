@@ -65,9 +65,7 @@ class Handle(LogCore):
         _core.own_fd(fd)  # before it is locked: a child of a fork must not keep the lock
         attached: Control | None = None
         try:
-            live = check_file_system(
-                fd, self.path, insist=self._any_file_system, write=self._writable
-            )
+            live = self._shares_memory(fd)
             if self._writable:
                 attached = control.attach_writer(
                     self.path, fd, lambda: self._first_open(fd, new), self._timeout
@@ -129,7 +127,7 @@ class Handle(LogCore):
         if active is None:
             return
         attached = None
-        if self._static_live():
+        if self._shares_memory(self._dir_fd):
             with suppress(Busy):  # a writer is just opening the log
                 attached = control.attach_reader(self.path, self._dir_fd, 0)
         if attached is not None:
@@ -141,13 +139,11 @@ class Handle(LogCore):
             active = self._static = recovery.find_end(self._store, hint=None, write=False)
         self._static_head = active.head
 
-    def _static_live(self) -> bool:
-        try:
-            return check_file_system(
-                self._dir_fd, self.path, insist=self._any_file_system, write=False
-            )
-        except PenstockError:
-            return False
+    def _shares_memory(self, dir_fd: int) -> bool:
+        """Whether control can be shared on that file system; a writer is refused where not."""
+        return check_file_system(
+            dir_fd, self.path, insist=self._any_file_system, write=self._writable
+        )
 
     def _after_fork(self) -> None:
         """In a child: what was inherited is closed already; open the log anew."""
@@ -302,10 +298,10 @@ class Handle(LogCore):
             if attached.get(L.C_NEXT_SEQ) > header.base_seq:
                 self._roll(attached, m, header)
             base = attached.get(L.C_ACTIVE_BASE)
-        self._look_ahead(0)
+        self._look_ahead()
         return base
 
-    def _look_ahead(self, at: int) -> None:
+    def _look_ahead(self) -> None:
         """Have the keeper allocate, prepare and seal. It never raises: the append is done."""
         try:
             self._ask_keeper()

@@ -222,12 +222,8 @@ def last_segment(store: Store, *, write: bool, fresh: bool = True) -> tuple[Segm
             raise Corrupt(f"{store.path}: no segment of this log is left", path=store.path)
         path = store.file(bases[-1])
         m, header = segment.map_segment(path, write=write)
-        why = None
-        if header.uuid != store.uuid:
-            why = "it belongs to another log"
-        elif header.base_seq != bases[-1]:
-            why = f"it is the segment of seq {header.base_seq} under another name"
-        elif len(bases) > 1:
+        why = store.why_foreign(header, bases[-1])
+        if why is None and len(bases) > 1:
             why = _why_not_newest(store, bases[:-1], header)
         if why is None:
             if m.data_end and write:

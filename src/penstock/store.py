@@ -14,6 +14,7 @@ from contextlib import suppress
 from penstock import files, segment
 from penstock._core import SegmentMap
 from penstock.errors import Corrupt, Gap, NotFound
+from penstock.segment import Header
 
 logger = logging.getLogger("penstock")
 
@@ -81,19 +82,22 @@ class Store:
             m, header = segment.map_segment(self.file(base_seq))
         except NotFound:
             return None
-        if self.uuid is not None and header.uuid != self.uuid:
-            self.set_aside(base_seq, "it belongs to another log")
-            return None
-        if header.base_seq != base_seq:
-            self.set_aside(
-                base_seq, f"it is the segment of seq {header.base_seq} under another name"
-            )
+        if why := self.why_foreign(header, base_seq):
+            self.set_aside(base_seq, why)
             return None
         if not m.data_end:
             for kept in self.recent:
                 if kept.base_seq == base_seq and kept.number == m.number:
                     return kept
         return self.keep(m)
+
+    def why_foreign(self, header: Header, base_seq: int) -> str | None:
+        """Why a file named ``base_seq`` with that header is not this log's; None if it may be."""
+        if self.uuid is not None and header.uuid != self.uuid:
+            return "it belongs to another log"
+        if header.base_seq != base_seq:
+            return f"it is the segment of seq {header.base_seq} under another name"
+        return None
 
     def covering(self, seq: int) -> SegmentMap | None:
         """The segment that ``seq`` falls into, or the first one if seq lies before it."""

@@ -121,6 +121,20 @@ def write(
         raise failures[0]
 
 
+def _begin(
+    path: str, acks: str, writer: str, go: str | None, fail: Fail | None
+) -> tuple[penstock.Log, Acks]:
+    """Open, append once, say so, and arm the fail-point when told to go."""
+    log = penstock.open(path, timeout=60)
+    mine = Acks(acks, writer)
+    mine.append(log, [100])
+    report(ready=True)
+    if go is not None:
+        wait_file(go)
+    arm(fail)
+    return log, mine
+
+
 def roll(
     path: str,
     acks: str,
@@ -130,13 +144,7 @@ def roll(
     rolls: int = 1,
 ) -> None:
     """Append and roll by hand; then stay, so that the keeper seals what was rolled."""
-    log = penstock.open(path, timeout=60)
-    mine = Acks(acks, writer)
-    mine.append(log, [100])
-    report(ready=True)
-    if go is not None:
-        wait_file(go)
-    arm(fail)
+    log, mine = _begin(path, acks, writer, go, fail)
     for _ in range(rolls):
         log.steward.roll()
         mine.append(log, [100])
@@ -148,13 +156,7 @@ def fill(
     path: str, acks: str, writer: str, fail: Fail | None = None, go: str | None = None
 ) -> None:
     """Fill most of a segment, so that the keeper prepares the next one; then stay."""
-    log = penstock.open(path, timeout=60)
-    mine = Acks(acks, writer)
-    mine.append(log, [100])
-    report(ready=True)
-    if go is not None:
-        wait_file(go)
-    arm(fail)
+    log, mine = _begin(path, acks, writer, go, fail)
     room = log.settings.segment_size
     for _ in range(9):
         mine.append(log, [room // 10])

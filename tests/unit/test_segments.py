@@ -133,7 +133,7 @@ def test_the_next_segment_is_prepared(path: Path, monkeypatch: pytest.MonkeyPatc
         assert not path.joinpath("next.tmp").exists()
         prepared.clear()
         fill(log, 1, 10_000)
-        log._look_ahead(0)
+        log._look_ahead()
         keeper = log._keeper
         assert keeper is not None
         keeper.stop()
@@ -148,7 +148,7 @@ def test_a_prepared_file_of_another_size_is_not_used(path: Path) -> None:
     """A file prepared before the segment size was changed is not used for the wrong size."""
     with penstock.open(path, segment_size="1MiB") as log:
         fill(log, 90, 10_000)
-        log._look_ahead(0)
+        log._look_ahead()
         log.configure(segment_size="64KiB")
         log.steward.roll()
         log.append(b"small")

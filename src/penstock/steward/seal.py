@@ -31,7 +31,7 @@ def seal_finished(store: Store, active_base: int, maps: dict[int, SegmentMap]) -
             header = _unsealed(store, base)
             if header is None:
                 break
-            if header.uuid != store.uuid or header.base_seq != base:
+            if store.why_foreign(header, base):
                 continue
             m = maps.get(base) or segment.map_segment(store.file(base), write=True)[0]
         except (NotFound, Corrupt):
