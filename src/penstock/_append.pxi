@@ -81,8 +81,17 @@ cdef inline void sink_add(
         psk_store32(dst, <uint32_t>body + 1)
 
 
+cdef struct Terms:
+    # What must hold under the lock for an append to be made at all.
+    bint expects
+    uint64_t last_seq         # the log's, if it expects one
+    const Parts *lead         # a producer frame that goes before the events, or NULL
+    uint64_t producer_pos     # then: where the newest producer frame is
+    char value[16]            # what the producer frame says
+
+
 cdef int publish(
-    char *words, SegmentMap m, const Parts *parts, const Span *spans, uint64_t count,
+    char *words, SegmentMap m, const Terms *terms, const Parts *parts, const Span *spans, uint64_t count,
     uint64_t nbytes, char *scratch, uint64_t warm_end, uint64_t *first_seq, uint64_t *end,
 ) noexcept nogil:
     """Write ``count`` events as one atomic batch; the caller holds the write lock.
@@ -93,14 +102,16 @@ cdef int publish(
     4. ``head``, with release: now readers may see it.
     5. The words that the next writer needs; a writer that takes over rebuilds them from frames.
 
-    With ``spans``, all events share ``parts[0]`` except for their values.
+    With ``spans``, all events share ``parts[0]`` except for their values. ``terms`` may be NULL.
     """
     cdef uint64_t head = psk_get64(words + PSK_C_HEAD)
     cdef uint64_t at, i, total, prefix, value_len, body = 0, append_ns
     cdef const Parts *p = parts
+    cdef const Parts *lead = NULL
     cdef const char *value
     cdef char *first
     cdef char *index
+    cdef uint64_t leads = 0
     cdef Sink sink
     cdef Walk w
     psk_fail(FP_LOCKED)
@@ -110,6 +121,14 @@ cdef int publish(
         return POISONED
     if head >> 32 != m.number:
         return REMAP
+    if terms != NULL:
+        if terms.expects and psk_get64(words + PSK_C_NEXT_SEQ) - 1 != terms.last_seq:
+            return CONFLICT
+        lead = terms.lead
+        if lead != NULL:
+            leads = 1
+            if psk_get64(words + PSK_C_PRODUCER_POS) != terms.producer_pos:
+                return STALE
     at = head & OFFSET_MASK
     if at + nbytes > m.frames_end or at + nbytes > psk_get64(words + PSK_C_ALLOC_END):
         return ROOM
@@ -135,19 +154,29 @@ cdef int publish(
     psk_fail(FP_RESERVED)
 
     first = m.base + at
-    prefix = parts_prefix(p)
+    if lead == NULL:
+        prefix = parts_prefix(p)
     sink.base = m.base
     sink.fd = m.fd
     sink.scratch = scratch
     sink.warm_end = warm_end
     sink.run = 0
     sink.unsummed_count = 0
+    count += leads
     for i in range(count):
-        if spans != NULL:
-            value = spans[i].start
-            value_len = spans[i].length
+        if i < leads:
+            p = lead
+            prefix = parts_prefix(p)
+            value = p.value
+            value_len = p.value_len
+        elif spans != NULL:
+            if i == leads:
+                p = parts
+                prefix = parts_prefix(p)
+            value = spans[i - leads].start
+            value_len = spans[i - leads].length
         else:
-            p = parts + i
+            p = parts + (i - leads)
             prefix = parts_prefix(p)
             value = p.value
             value_len = p.value_len
@@ -160,7 +189,7 @@ cdef int publish(
             body = prefix + value_len
         if at >= w.block_offset + PSK_INDEX_STEP:
             walk_block(&w, index, at, w.next_seq, append_ns)
-        if p.kind != PSK_KIND_SETTINGS:
+        if p.kind == PSK_KIND_DATA or p.kind == PSK_KIND_DELETE:
             walk_event_time(&w, p.event_ns if p.flags & PSK_FLAG_EVENT_TIME else append_ns)
             w.next_seq += 1
         w.last_frame = at
@@ -176,6 +205,8 @@ cdef int publish(
     psk_put64(words + PSK_C_LAST_APPEND_NS, append_ns)
     if parts.kind == PSK_KIND_SETTINGS:
         psk_put64(words + PSK_C_SETTINGS_POS, head)
+    if lead != NULL:
+        psk_put64(words + PSK_C_PRODUCER_POS, head)
     psk_put64(words + PSK_C_LAST_FRAME, w.last_frame)
     psk_fail(FP_WORDS)
     psk_put64(words + PSK_C_EVENT_MAX_NS, w.event_max_ns)
@@ -260,6 +291,27 @@ cdef int parts_fill(
     return 0
 
 
+cdef tuple _producer(object given):
+    """Id and number of a producer, checked."""
+    try:
+        who, n = given
+    except (TypeError, ValueError):
+        raise WrongType(f"producer is a pair (id, n), not {given!r}") from None
+    if not isinstance(who, str):
+        raise WrongType(f"a producer's id is str, not {type(who).__name__}")
+    if isinstance(n, bool) or not isinstance(n, int):
+        raise WrongType(f"a producer's number is a whole number, not {type(n).__name__}")
+    if n < 0 or n >> 64:
+        raise Usage(f"a producer's number is from 0 to 2**64 - 1, not {n}")
+    try:
+        raw = who.encode()
+    except UnicodeEncodeError as error:
+        raise Usage(f"the producer's id cannot be written as UTF-8: {error}") from None
+    if not 0 < len(raw) <= PSK_PRODUCER_ID_BYTES_MAX:
+        raise TooLarge(f"a producer's id of {len(raw)} bytes; it is 1 to {PSK_PRODUCER_ID_BYTES_MAX}")
+    return raw, n
+
+
 cdef tuple as_tuple(object values):
     try:
         return tuple(values)
@@ -297,6 +349,7 @@ cdef class LogCore:
     cdef psk_filler *filler
     cdef uint64_t fill_next    # think about populating again once appends pass this offset
     cdef uint32_t fork_generation
+    cdef public uint64_t _sync_next  # ask for a sync once appends pass this seq
     cdef char *scratch         # for long appends; one thread at a time has it
     cdef bint scratch_taken
     cdef public list _recent   # maps of segments that were read lately, newest use last
@@ -306,6 +359,7 @@ cdef class LogCore:
     def __cinit__(self, *args, **kwargs):
         self.filler = NULL
         self.scratch = NULL
+        self._sync_next = U64_MAX
         self._recent = []
         self.fork_generation = psk_fork_generation
 
@@ -417,9 +471,13 @@ cdef class LogCore:
         return 0
 
     cdef uint64_t append_parts(
-        self, const Parts *parts, const Span *spans, uint64_t count, uint64_t nbytes, object timeout,
-    ) except 0:
-        """Append; returns the first seq. Slow cases are mended in Python, then tried again."""
+        self, const Terms *terms, const Parts *parts, const Span *spans, uint64_t count, uint64_t nbytes,
+        object timeout,
+    ) except? 0:
+        """Append; returns the first seq. Slow cases are mended in Python, then tried again.
+
+        0 means that another producer has appended since ``terms`` were drawn up.
+        """
         cdef Control control
         cdef SegmentMap m
         cdef uint64_t seq = 0, end = 0, warm_end
@@ -442,7 +500,7 @@ cdef class LogCore:
                     "split the batch, or configure(segment_size=...) and append something smaller first"
                 )
             if nbytes <= PSK_GIL_COPY_BYTES_MAX and control.lock_try():
-                rc = publish(control.words, m, parts, spans, count, nbytes, NULL, 0, &seq, &end)
+                rc = publish(control.words, m, terms, parts, spans, count, nbytes, NULL, 0, &seq, &end)
                 control.unlock()
             else:
                 scratch = self.take_scratch(nbytes)
@@ -454,7 +512,8 @@ cdef class LogCore:
                     rc = control.lock_wait(deadline)
                     if rc == OK:
                         rc = publish(
-                            control.words, m, parts, spans, count, nbytes, scratch, warm_end, &seq, &end)
+                            control.words, m, terms, parts, spans, count, nbytes, scratch, warm_end,
+                            &seq, &end)
                         control.unlock()
                 control.unpin()
                 if scratch != NULL:
@@ -469,16 +528,66 @@ cdef class LogCore:
                     "nothing was written, try again"
                 )
             elif rc == POISONED:
-                raise Poisoned(
-                    f"{self.path}: an earlier sync failed; close the log in every process and open it again"
+                raise self._poisoned_error()
+            elif rc == CONFLICT:
+                raise Conflict(
+                    f"{self.path}: expected seq {terms.last_seq} to be the last one, but it is "
+                    f"{self._next_seq() - 1}; nothing was written: read what is new and decide again"
                 )
+            elif rc == STALE:
+                return 0
             else:
                 self._make_ready(nbytes, seconds_until(deadline))
         if end >= self.fill_next and control.words != NULL:
             self.fill(control, m, end, nbytes)
+        if seq + count > self._sync_next:
+            self._sync_next = U64_MAX
+            self._sync_due()
         return seq
 
-    def append(self, value, *, key=None, topic=None, headers=None, time=None, timeout=None):
+    cdef uint64_t append_as(
+        self, object expect, object producer, const Parts *parts, const Span *spans, uint64_t count,
+        uint64_t nbytes, object timeout,
+    ) except 0:
+        """Append if ``expect`` holds and ``producer`` has not done it before; the first seq."""
+        cdef Terms terms
+        cdef Parts lead
+        cdef bytes who
+        cdef uint64_t seq = 0, n
+        memset(&terms, 0, sizeof(terms))
+        if expect is not None:
+            if isinstance(expect, bool) or not isinstance(expect, int):
+                raise WrongType(f"expect is a seq, not {type(expect).__name__}")
+            if expect < 0 or expect >> 64:
+                raise Usage(f"expect is a seq from 0, not {expect}")
+            terms.expects = True
+            terms.last_seq = expect
+        if producer is None:
+            return self.append_parts(&terms, parts, spans, count, nbytes, timeout)
+        who, n = _producer(producer)
+        memset(&lead, 0, sizeof(lead))
+        lead.kind = PSK_KIND_PRODUCER
+        lead.fixed = True
+        lead.key = PyBytes_AS_STRING(who)
+        lead.key_len = <uint16_t>PyBytes_GET_SIZE(who)
+        lead.value = terms.value
+        lead.value_len = PSK_PRODUCER_BYTES
+        terms.lead = &lead
+        nbytes += align8(PSK_FRAME_HEADER_BYTES + lead.key_len + lead.value_len)
+        while seq == 0:
+            done, terms.producer_pos = self._produced(who, n, count)
+            if done is not None:
+                return done
+            psk_put64(terms.value + PSK_PRODUCER_N, n)
+            psk_put32(terms.value + PSK_PRODUCER_COUNT, <uint32_t>count)
+            psk_put32(terms.value + PSK_PRODUCER_PREVIOUS, <uint32_t>(terms.producer_pos & OFFSET_MASK))
+            seq = self.append_parts(&terms, parts, spans, count, nbytes, timeout)
+        return seq
+
+    def append(
+        self, value, *, key=None, topic=None, headers=None, time=None, expect=None, producer=None,
+        bint durable=False, timeout=None,
+    ):
         """Append one event and return its seq.
 
         When it returns, the event is committed: it survives the death of any process.
@@ -495,6 +604,13 @@ cdef class LogCore:
             Names are str and may repeat, values are bytes or None.
         time : int or datetime, optional
             The event's own time, nanoseconds since 1970 or a datetime (UTC if naive).
+        expect : int, optional
+            Append only if ``last_seq`` is this; else raise `Conflict`. 0 expects an empty log.
+        producer : (str, int), optional
+            Who appends, and a number that grows from append to append. To repeat the producer's
+            last number appends nothing and returns the seq it got; a lower one is a `Conflict`.
+        durable : bool
+            Return only when the event is on the device, so that it survives power loss.
         timeout : float, optional
             Give up with `Busy` if other writers hold the log for that many seconds.
 
@@ -506,6 +622,7 @@ cdef class LogCore:
         """
         cdef Parts p
         cdef list pins
+        cdef uint64_t nbytes, seq
         if PyBytes_CheckExact(value) and key is None and topic is None and headers is None and time is None:
             p.value = PyBytes_AS_STRING(value)
             p.value_len = <uint64_t>PyBytes_GET_SIZE(value)
@@ -520,15 +637,25 @@ cdef class LogCore:
         else:
             pins = []
             parts_fill(&p, pins, value, key, topic, headers, time)
-        return self.append_parts(
-            &p, NULL, 1, align8(PSK_FRAME_HEADER_BYTES + parts_prefix(&p) + p.value_len), timeout)
+        nbytes = align8(PSK_FRAME_HEADER_BYTES + parts_prefix(&p) + p.value_len)
+        if expect is None and producer is None:
+            seq = self.append_parts(NULL, &p, NULL, 1, nbytes, timeout)
+        else:
+            seq = self.append_as(expect, producer, &p, NULL, 1, nbytes, timeout)
+        if durable:
+            self.wait_durable(seq, timeout)
+        return seq
 
-    def extend(self, values, *, key=None, topic=None, headers=None, time=None, timeout=None):
+    def extend(
+        self, values, *, key=None, topic=None, headers=None, time=None, expect=None, producer=None,
+        bint durable=False, timeout=None,
+    ):
         """Append many events as one atomic batch and return their seqs as a range.
 
         Readers see all of them or none, whatever dies meanwhile. Each item is a value, or a
         `penstock.Entry` with a key, topic, headers or time of its own; the keyword arguments hold
-        for the items that have none. A batch must fit one segment.
+        for the items that have none. A batch must fit one segment; `Log.load` takes any amount.
+        ``expect``, ``producer``, ``durable`` and ``timeout`` are as for `append`.
 
         >>> log = penstock.open(path)
         >>> log.extend([b"a", b"b", b"c"])
@@ -563,16 +690,21 @@ cdef class LogCore:
                         f"item {i}: a value of {spans[i].length} bytes; the limit is {PSK_VALUE_BYTES_MAX}")
                 nbytes += align8(PSK_FRAME_HEADER_BYTES + prefix + spans[i].length)
             if plain:
-                first = self.append_parts(&shared, spans, count, nbytes, timeout)
+                if expect is None and producer is None:
+                    first = self.append_parts(NULL, &shared, spans, count, nbytes, timeout)
+                else:
+                    first = self.append_as(expect, producer, &shared, spans, count, nbytes, timeout)
             else:
                 parts = <Parts *>PyMem_Malloc(count * sizeof(Parts))
                 if parts == NULL:
                     raise MemoryError
                 nbytes = self.fill_entries(items, parts, pins, key, topic, headers, time)
-                first = self.append_parts(parts, NULL, count, nbytes, timeout)
+                first = self.append_as(expect, producer, parts, NULL, count, nbytes, timeout)
         finally:
             PyMem_Free(spans)
             PyMem_Free(parts)
+        if durable:
+            self.wait_durable(first + count - 1, timeout)
         return range(first, first + count)
 
     def _append_settings(self, bytes body):
@@ -583,7 +715,7 @@ cdef class LogCore:
         p.key_len = PSK_NO_KEY
         p.value = PyBytes_AS_STRING(body)
         p.value_len = <uint64_t>PyBytes_GET_SIZE(body)
-        self.append_parts(&p, NULL, 1, align8(PSK_FRAME_HEADER_BYTES + p.value_len), None)
+        self.append_parts(NULL, &p, NULL, 1, align8(PSK_FRAME_HEADER_BYTES + p.value_len), None)
 
     cdef uint64_t fill_entries(
         self, tuple items, Parts *parts, list pins, key, topic, headers, time

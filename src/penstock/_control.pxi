@@ -26,6 +26,7 @@ cdef class Control:
     cdef uint32_t generation
     cdef uint32_t pins
     cdef uint32_t thread_lock
+    cdef uint32_t thread_syncs
     cdef bint closing
 
     def __cinit__(self):
@@ -231,6 +232,59 @@ cdef class Control:
         if psk_exchange32(self.words + PSK_C_WAITING, 0):
             psk_add32(self.words + PSK_C_NOTIFY, 1)
             psk_futex_wake(self.words + PSK_C_NOTIFY, 0x7FFFFFFF)
+
+    def words_when_still(self, timeout=None):
+        """The page up to the words that readers wait on, copied under the write lock."""
+        cdef bytes page = PyBytes_FromStringAndSize(NULL, PSK_C_NOTIFY)
+        self.lock_or_raise(timeout)
+        memcpy(PyBytes_AS_STRING(page), self.words, PSK_C_NOTIFY)
+        self.unlock()
+        return page
+
+    def sync_try(self):
+        """Become the one that syncs; False if another handle or thread is at it.
+
+        The lock is one of this open file description, so the kernel drops it with its holder;
+        threads of one handle share it and are kept apart by a flag of their own.
+        """
+        self.live()
+        if not psk_cas32(&self.thread_syncs, 0, 1):
+            return False
+        if psk_ofd_lock(self.fd, PSK_SYNC_BYTE) == 0:
+            self.pin()
+            return True
+        psk_store32(&self.thread_syncs, 0)
+        return False
+
+    def sync_end(self):
+        """Let another handle sync, and wake all that wait for the result."""
+        psk_ofd_unlock(self.fd, PSK_SYNC_BYTE)
+        psk_store32(&self.thread_syncs, 0)
+        psk_add32(self.words + PSK_C_SYNC_NOTIFY, 1)
+        psk_futex_wake(self.words + PSK_C_SYNC_NOTIFY, 0x7FFFFFFF)
+        self.unpin()
+
+    def sync_wait(self, uint32_t seen, double seconds):
+        """Sleep until the count of syncs is no longer ``seen``, at most a slice of 10 ms."""
+        cdef int64_t ns = PSK_LOCK_SLICE_NS
+        cdef char *word = self.live() + PSK_C_SYNC_NOTIFY
+        if seconds * 1e9 < ns:
+            ns = <int64_t>(seconds * 1e9)
+        self.pin()
+        try:
+            with nogil:
+                if not PSK_IS_PORTABLE:
+                    psk_futex_wait(word, seen, ns)
+                elif psk_load32(word) == seen:
+                    psk_sleep_ns(ns if ns < 500000 else 500000)
+        finally:
+            self.unpin()
+        PyErr_CheckSignals()
+
+    def wake(self):
+        """Wake the readers that sleep, if any: what they wait for may have changed."""
+        self.live()
+        self.wake_readers()
 
     def wake_all(self):
         """Wake every reader, whether or not one said that it sleeps."""

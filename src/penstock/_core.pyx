@@ -32,6 +32,7 @@ import os as _os
 from penstock.errors import (
     Busy,
     Closed,
+    Conflict,
     Corrupt,
     Gap,
     Internal,
@@ -66,7 +67,9 @@ cdef extern from "_native.h" nogil:
         PSK_FRAME_CRC, PSK_FRAME_SEQ, PSK_FRAME_APPEND_NS, PSK_FRAME_BACK, PSK_FRAME_BATCH_LEFT
         PSK_FRAME_KEY_LEN, PSK_FRAME_HEADERS_LEN, PSK_FRAME_TOPIC_LEN, PSK_FRAME_KIND
         PSK_FRAME_FLAGS, PSK_FRAME_HEADER_BYTES, PSK_NO_KEY, PSK_NULL_HEADER
-        PSK_KIND_DATA, PSK_KIND_DELETE, PSK_KIND_ROLL, PSK_KIND_SETTINGS, PSK_KIND_MAX
+        PSK_KIND_DATA, PSK_KIND_DELETE, PSK_KIND_ROLL, PSK_KIND_SETTINGS, PSK_KIND_PRODUCER, PSK_KIND_MAX
+        PSK_PRODUCER_ID_BYTES_MAX, PSK_PRODUCER_N, PSK_PRODUCER_COUNT, PSK_PRODUCER_PREVIOUS
+        PSK_PRODUCER_BYTES
         PSK_FLAG_EVENT_TIME, PSK_FLAGS_KNOWN
         PSK_INDEX_STEP, PSK_INDEX_ENTRY_BYTES
         PSK_INDEX_ENTRY_OFFSET, PSK_INDEX_ENTRY_SEQ, PSK_INDEX_ENTRY_APPEND_NS
@@ -76,14 +79,15 @@ cdef extern from "_native.h" nogil:
         PSK_C_NEXT_SEQ, PSK_C_LAST_APPEND_NS, PSK_C_LAST_FRAME, PSK_C_ALLOC_END
         PSK_C_BLOCK_OFFSET, PSK_C_EVENT_MAX_NS, PSK_C_BLOCK_SEQ, PSK_C_BLOCK_APPEND_NS
         PSK_C_BLOCK_EVENT_MIN_NS, PSK_C_BLOCK_EVENT_MAX_NS, PSK_C_INDEX_COUNT, PSK_C_FLAGS
-        PSK_C_SETTINGS_POS, PSK_C_ACTIVE_BASE
+        PSK_C_SETTINGS_POS, PSK_C_ACTIVE_BASE, PSK_C_PRODUCER_POS
         PSK_C_NOTIFY, PSK_C_WAITING, PSK_C_POISONED, PSK_C_TAKEOVERS
+        PSK_C_DURABLE_SEQ, PSK_C_SYNCING, PSK_C_SYNC_NOTIFY
         PSK_CONTROL_FLAG_MONOTONE, PSK_TOKEN_MAX
         PSK_POPULATE_AHEAD_BYTES, PSK_POPULATE_CHUNK_BYTES, PSK_GIL_COPY_BYTES_MAX
         PSK_WRITE_BYTES_MIN, PSK_WRITE_SCRATCH_BYTES
         PSK_LOCK_SPINS, PSK_LOCK_SLICE_NS, PSK_WAIT_SLICE_NS
     const uint32_t PSK_LOCK_WAITERS
-    const uint64_t PSK_TOKEN_BYTE
+    const uint64_t PSK_TOKEN_BYTE, PSK_SYNC_BYTE
     uint32_t psk_load32(const void *p)
     uint64_t psk_load64(const void *p)
     void psk_store32(void *p, uint32_t v)
@@ -111,6 +115,7 @@ cdef extern from "_native.h" nogil:
     int psk_futex_wait(void *word, uint32_t seen, int64_t ns)
     void psk_futex_wake(void *word, int count)
     int psk_ofd_lock(int fd, uint64_t byte)
+    void psk_ofd_unlock(int fd, uint64_t byte)
     int psk_ofd_held(int fd, uint64_t byte)
     int psk_ofd_held_from(int fd, uint64_t start)
     uint32_t psk_fork_generation
@@ -130,6 +135,7 @@ cdef extern from "_native.h" nogil:
         int fd, uint64_t offset, const void *a, size_t a_len, const void *b, size_t b_len,
         const void *c, size_t c_len)
     void psk_prefetch(const void *p)
+    void psk_redirty(char *base, uint64_t start, uint64_t stop)
     int psk_fallocate(int fd, int mode, int64_t offset, int64_t nbytes)
     uint64_t psk_fs_magic(int fd)
     void psk_setup()
@@ -164,6 +170,12 @@ LAYOUT = {
     "KIND_DELETE": PSK_KIND_DELETE,
     "KIND_ROLL": PSK_KIND_ROLL,
     "KIND_SETTINGS": PSK_KIND_SETTINGS,
+    "KIND_PRODUCER": PSK_KIND_PRODUCER,
+    "PRODUCER_ID_BYTES_MAX": PSK_PRODUCER_ID_BYTES_MAX,
+    "PRODUCER_N": PSK_PRODUCER_N,
+    "PRODUCER_COUNT": PSK_PRODUCER_COUNT,
+    "PRODUCER_PREVIOUS": PSK_PRODUCER_PREVIOUS,
+    "PRODUCER_BYTES": PSK_PRODUCER_BYTES,
     "KIND_MAX": PSK_KIND_MAX,
     "FLAG_EVENT_TIME": PSK_FLAG_EVENT_TIME,
     "FLAGS_KNOWN": PSK_FLAGS_KNOWN,
@@ -196,10 +208,14 @@ LAYOUT = {
     "C_FLAGS": PSK_C_FLAGS,
     "C_SETTINGS_POS": PSK_C_SETTINGS_POS,
     "C_ACTIVE_BASE": PSK_C_ACTIVE_BASE,
+    "C_PRODUCER_POS": PSK_C_PRODUCER_POS,
     "C_NOTIFY": PSK_C_NOTIFY,
     "C_WAITING": PSK_C_WAITING,
     "C_POISONED": PSK_C_POISONED,
     "C_TAKEOVERS": PSK_C_TAKEOVERS,
+    "C_DURABLE_SEQ": PSK_C_DURABLE_SEQ,
+    "C_SYNCING": PSK_C_SYNCING,
+    "C_SYNC_NOTIFY": PSK_C_SYNC_NOTIFY,
     "CONTROL_FLAG_MONOTONE": PSK_CONTROL_FLAG_MONOTONE,
     "TOKEN_MAX": PSK_TOKEN_MAX,
     "POPULATE_AHEAD_BYTES": PSK_POPULATE_AHEAD_BYTES,
@@ -210,6 +226,7 @@ LAYOUT = {
     "WAIT_SLICE_NS": PSK_WAIT_SLICE_NS,
     "LOCK_WAITERS": PSK_LOCK_WAITERS,
     "TOKEN_BYTE": PSK_TOKEN_BYTE,
+    "SYNC_BYTE": PSK_SYNC_BYTE,
 }
 
 cdef enum:
@@ -220,6 +237,8 @@ cdef enum:
     TIMED_OUT = 4
     INTERRUPTED = 5  # look for signals, then go on waiting
     POISONED = 6
+    CONFLICT = 7     # expect= does not hold
+    STALE = 8        # another producer appended since the table of producers was read
 
 cdef uint64_t U64_MAX = <uint64_t>-1
 cdef uint64_t OFFSET_MASK = 0xFFFFFFFF

@@ -301,6 +301,16 @@ static inline int psk_ofd_lock(int fd, uint64_t byte) {
     return fcntl(fd, F_OFD_SETLK, &l) == 0 ? 0 : errno;
 }
 
+static inline void psk_ofd_unlock(int fd, uint64_t byte) {
+    struct flock l;
+    memset(&l, 0, sizeof l);
+    l.l_type = F_UNLCK;
+    l.l_whence = SEEK_SET;
+    l.l_start = (off_t)byte;
+    l.l_len = 1;
+    fcntl(fd, F_OFD_SETLK, &l);
+}
+
 /* Does another open file description hold one of `bytes` bytes (0 = all) from `start` on? 1 yes,
  * 0 no, -errno. */
 static inline int psk_ofd_held_in(int fd, uint64_t start, uint64_t bytes) {
@@ -406,6 +416,11 @@ typedef struct {
     int busy, stop;
     int lazily; /* begin only if nothing is asked for during a short while */
 } psk_filler;
+
+static inline void psk_redirty(char *base, uint64_t start, uint64_t stop) {
+    for (uint64_t at = start & ~(uint64_t)(PSK_PAGE - 1); at < stop; at += PSK_PAGE)
+        __atomic_fetch_or((unsigned char *)base + at, 0, __ATOMIC_RELAXED);
+}
 
 static void psk_populate(char *start, size_t bytes) {
     if (madvise(start, bytes, MADV_POPULATE_WRITE) == 0 || errno != EINVAL) return;

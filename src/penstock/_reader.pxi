@@ -20,12 +20,15 @@ cdef class Reader:
     cdef bytes topic, key
     cdef uint64_t block_end   # where the index block that `at` stands in ends, for skipping by time
     cdef bint reverse, check, filtered, timed, ended, follows, crossing
+    cdef bint durable         # hand out only what is on the device
+    cdef uint64_t end         # then: the stop that was asked for
     cdef int64_t spin_ns
     cdef public object timeout
 
     def __init__(
         self, LogCore log, uint64_t start, uint64_t stop, *, bint reverse=False, bint check=True,
-        topic=None, key=None, since_ns=None, until_ns=None, bint follows=False, timeout=None, spin=0.0,
+        topic=None, key=None, since_ns=None, until_ns=None, bint follows=False, bint durable=False, timeout=None,
+        spin=0.0,
     ):
         self.log = log
         self.next = start
@@ -41,6 +44,8 @@ cdef class Reader:
         self.timed = since_ns is not None or until_ns is not None
         self.filtered = self.timed or topic is not None or key is not None
         self.follows = follows
+        self.durable = durable and follows  # a read that ends has its stop below that from the start
+        self.end = stop
         self.timeout = timeout
         if isinstance(spin, bool) or not isinstance(spin, (int, float)):
             raise WrongType(f"spin is a number of seconds, not {type(spin).__name__}")
@@ -205,7 +210,7 @@ cdef class Reader:
                     if seq != self.next and (seq < self.next or not self.map.generation):
                         raise self.map.damage(self.at, FRAME_ORDER, self.next - 1)
                     if seq >= self.stop:
-                        self.ended = True
+                        self.ended = seq >= self.end
                         return None
                     self.at += total
                     self.next = seq + 1
@@ -218,7 +223,7 @@ cdef class Reader:
                 else:
                     self.at += total
             if self.next >= self.stop:
-                self.ended = True
+                self.ended = self.next >= self.end
                 return None
             if not self.refresh():
                 return None
@@ -274,6 +279,8 @@ cdef class Reader:
             raise self.log._closed_error()
         if self.ended:
             return None
+        if self.durable:
+            self.stop = self.durable_stop()
         return self.backward() if self.reverse else self.forward()
 
     def __next__(self):
@@ -304,8 +311,22 @@ cdef class Reader:
         """Wait until something new was published behind this position; False if time is up."""
         return self.wait_until(deadline_after(timeout))
 
+    cdef uint64_t durable_stop(self) except? 0:
+        """The seq behind the last one that may be handed out as things stand."""
+        cdef char *words
+        cdef uint64_t stop
+        self.log.head()
+        words = self.log.words_or_null()
+        if words != NULL:
+            stop = psk_load64(words + PSK_C_DURABLE_SEQ) + 1
+        else:
+            stop = self.log._durable_seq() + 1
+        return stop if stop < self.end else self.end
+
     cdef bint has_more(self) except -1:
         cdef uint64_t head = self.log.head()
+        if self.durable:
+            return self.durable_stop() > self.next
         if self.map is None:
             return self.log._next_seq() > self.next
         return head >> 32 > self.map.number or (
@@ -321,6 +342,7 @@ cdef class Reader:
         cdef char *words
         cdef uint32_t seen
         cdef uint64_t head
+        cdef int watched = PSK_C_DURABLE_SEQ if self.durable else PSK_C_HEAD
         cdef int64_t left, began, nap_ns = 100000
         cdef int i
         while True:
@@ -342,13 +364,13 @@ cdef class Reader:
                 seen = psk_load32(words + PSK_C_NOTIFY)
                 if self.has_more():
                     return True
-                head = psk_load64(words + PSK_C_HEAD)
+                head = psk_load64(words + watched)
                 control.pin()
                 try:
                     with nogil:
                         if self.spin_ns:
                             began = psk_monotonic_ns()
-                            while psk_load64(words + PSK_C_HEAD) == head:
+                            while psk_load64(words + watched) == head:
                                 for i in range(32):
                                     psk_pause()
                                 left = psk_monotonic_ns()
@@ -356,14 +378,14 @@ cdef class Reader:
                                     left - began > 50000000
                                 ):
                                     break
-                        if self.spin_ns >= 0 and psk_load64(words + PSK_C_HEAD) == head:
+                        if self.spin_ns >= 0 and psk_load64(words + watched) == head:
                             if control.writable:
                                 psk_store32(words + PSK_C_WAITING, 1)
                                 psk_full_fence()
                             left = PSK_WAIT_SLICE_NS
                             if deadline >= 0 and deadline - psk_monotonic_ns() < left:
                                 left = deadline - psk_monotonic_ns()
-                            if left > 0 and psk_load64(words + PSK_C_HEAD) == head:
+                            if left > 0 and psk_load64(words + watched) == head:
                                 control.wait_change(seen, left, nap_ns)
                 finally:
                     control.unpin()

@@ -8,6 +8,7 @@ cdef struct Walk:
     uint64_t last_frame        # 0: none yet in this segment
     uint64_t event_max_ns      # over the whole log up to here
     uint64_t settings_offset   # newest settings frame in this segment, 0: none
+    uint64_t producer_offset   # newest producer frame in this segment, 0: none
     uint64_t block_offset
     uint64_t block_seq
     uint64_t block_append_ns
@@ -75,6 +76,8 @@ cdef inline void walk_accept(Walk *w, const char *p, uint64_t total, char *index
         w.next_seq = seq
         if p[PSK_FRAME_KIND] == PSK_KIND_SETTINGS:
             w.settings_offset = w.offset
+        elif p[PSK_FRAME_KIND] == PSK_KIND_PRODUCER:
+            w.producer_offset = w.offset
         elif p[PSK_FRAME_KIND] == PSK_KIND_ROLL:
             w.rolled = True
     w.digest = psk_crc(w.digest, p, PSK_FRAME_SEQ)
@@ -323,6 +326,16 @@ cdef class SegmentMap:
                 psk_fail(FP_ZERO)
                 start += step
 
+    def redirty(self, uint64_t start, uint64_t stop):
+        """Mark the pages from ``start`` to ``stop`` as changed, so that the next sync writes them.
+
+        It changes no byte, even while others append: the store is an atomic "or" with nothing.
+        """
+        if stop > self.mapped or stop > self.file_bytes or not self.writable:
+            raise Internal(f"{self.path}: cannot mark bytes {start} to {stop}")
+        with nogil:
+            psk_redirty(self.base, start, stop)
+
     def write(self, uint64_t offset, data):
         """Store ``data`` at ``offset``; under the write lock."""
         cdef const unsigned char[:] view = data
@@ -352,6 +365,13 @@ cdef class SegmentMap:
         )
         psk_store32(self.base + offset, <uint32_t>len(raw) + 1)
         return offset + n
+
+    def producer_frame(self, uint64_t offset):
+        """Seq, key and value of the producer frame at ``offset``."""
+        cdef Event event
+        self.frame_body(offset, PSK_KIND_PRODUCER)
+        event = make_event(self, self.base + offset)
+        return event.seq, event.key, event.value
 
     def frame_body(self, uint64_t offset, int kind):
         """The body of the valid frame of that kind at ``offset``."""

@@ -14,20 +14,24 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Self
 
-from penstock import _core, control, files, recovery, segment
+from penstock import _core, control, durability, files, recovery, segment
 from penstock import layout as L
 from penstock._core import Control, LogCore, SegmentMap
-from penstock.errors import Busy, Closed, NotFound, PenstockError, Permission
+from penstock.errors import Busy, Closed, Io, NotFound, PenstockError, Permission
 from penstock.filesystem import check_file_system
+from penstock.producers import Follower
 from penstock.recovery import Active
 from penstock.segment import Header
 from penstock.settings import Settings
 from penstock.steward.ahead import Ahead
 from penstock.steward.keeper import Keeper
 from penstock.steward.roll import allocate_to, publish, roll
+from penstock.steward.syncer import Syncer
 from penstock.store import Store
 
 logger = logging.getLogger("penstock")
+
+CLOSE_PATIENCE = 5.0  # seconds that the last writer's close waits for a lock
 
 
 class Handle(LogCore):
@@ -42,6 +46,8 @@ class Handle(LogCore):
         settings: Settings,
         timeout: float | None,
         any_file_system: bool,
+        sync_seconds: float | None = None,
+        sync_events: int | None = None,
     ) -> None:
         self._closed = True  # until it is open
         self.path = path
@@ -55,9 +61,17 @@ class Handle(LogCore):
         self._ahead: Ahead | None = None
         self._settings_seen: tuple[int, Settings] | None = None
         self._dir_generation = 0
+        self._sync_seconds = sync_seconds
+        self._sync_events = sync_events
+        self._syncer: Syncer | None = None
+        self._producers = Follower()
         self._guard = threading.Lock()
         self._store = Store(path, None, self._recent, _active_base_of(self))
         self._attach(settings if create else None)
+        if sync_seconds is not None:
+            self._sync_next = 0
+        elif sync_events is not None:
+            self._sync_next = self._next_seq() - 1 + sync_events
 
     def _attach(self, new: Settings | None) -> None:
         """Open the directory, hold it, and get at control or, reading, at the frames alone."""
@@ -108,8 +122,20 @@ class Handle(LogCore):
             store.forget()
         uuid = recovery.settle_uuid(store)
         hint = control.old_words(self.path, uuid)
-        active = recovery.recover(store, dir_fd, hint, fresh=False)
-        control.build(self.path, uuid, active.words(), active.settings.file_mode)
+        # Nobody vouches for what lies behind the last checkpoint if the machine has booted since,
+        # if a sync failed, or if a process died in one and may have been the only one to know.
+        trusted = hint is not None and not hint[L.C_POISONED] and not hint[L.C_SYNCING] & 0xFFFFFFFF
+        try:
+            active = recovery.recover(store, dir_fd, hint, fresh=False)
+            words = active.words() | recovery.vouched(store).words()
+            if not trusted:
+                words = durability.settle(store, dir_fd, words)
+        except Io:
+            files.unlink(
+                os.path.join(self.path, control.NAME)
+            )  # so that the next one trusts it not
+            raise
+        control.build(self.path, uuid, words, active.settings.file_mode)
 
     def _read_frames_alone(self) -> None:
         """Without live control: find the end in the frames."""
@@ -154,20 +180,48 @@ class Handle(LogCore):
                 return  # another thread was first
             self._guard = threading.Lock()
             self._keeper = None
+            self._syncer = None
             self._ahead = None
             self._active_map = None
             self._header = None
             self._attach(None)
 
     def close(self) -> None:
-        """Release every descriptor and map. Closing twice is fine; events stay readable."""
+        """Release every descriptor and map. Closing twice is fine; events stay readable.
+
+        Who closes the log last has everything on the device first; if that fails, this raises.
+        """
         if self._closed:
             return
+        failed = self._checkpoint()
+        self._release()
+        if failed is not None:
+            raise failed
+
+    def _checkpoint(self) -> PenstockError | None:
+        """The last writer to close leaves everything on the device; the error if it cannot."""
+        attached = self._ctl
+        if not self._writable or attached is None or self._inherited or attached.has_writers():
+            return None
+        try:
+            if not attached.get(L.C_POISONED):
+                self._sync(attached.get(L.C_NEXT_SEQ) - 1, CLOSE_PATIENCE)
+        except Busy:  # a stopped process holds the log; the next opener does without
+            return None
+        except PenstockError as error:
+            return error
+        return None
+
+    def _release(self) -> None:
         self._closed = True
         with self._guard if not self._inherited else threading.Lock():
             keeper, self._keeper = self._keeper, None
-        if keeper is not None and not self._inherited:
-            keeper.stop()
+            syncer, self._syncer = self._syncer, None
+        if not self._inherited:
+            if syncer is not None:
+                syncer.stop()
+            if keeper is not None:
+                keeper.stop()
         self._active_map = None
         self._stop_filler()
         self._ahead = None
@@ -189,7 +243,7 @@ class Handle(LogCore):
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
-            self.close()
+            self._release()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "rw" if self._writable else "r"
@@ -240,7 +294,7 @@ class Handle(LogCore):
             return
         hint = {at: attached.get(at) for at in range(L.C_HEAD, L.C_NOTIFY, 8)}
         limit = reserved & 0xFFFFFFFF if reserved >> 32 == head >> 32 else None
-        active = recovery.recover(self._store, attached.dir_fd, hint, limit=limit)
+        active = recovery.recover(self._store, attached.dir_fd, hint, live=attached, limit=limit)
         publish(attached, active)
         attached.put32(L.C_SUSPECT, 0)
         attached.add(L.C_REPAIRS)
@@ -269,6 +323,7 @@ class Handle(LogCore):
             "event_max_ns": attached.get(L.C_EVENT_MAX_NS),
             "monotone": bool(attached.get(L.C_FLAGS) & L.CONTROL_FLAG_MONOTONE),
             "settings_offset": attached.get(L.C_SETTINGS_POS) & 0xFFFFFFFF,
+            "producer_offset": attached.get(L.C_PRODUCER_POS) & 0xFFFFFFFF,
         }
         roll(self.path, attached.dir_fd, attached, Active(m, header, walk))
         self._map_active(attached)
@@ -322,6 +377,60 @@ class Handle(LogCore):
                 self._keeper = Keeper(os.path.basename(self.path), self._ahead.work)
             self._ahead.active = (m, header, settings)
             self._keeper.ask()
+
+    def _poisoned_error(self) -> PenstockError:
+        return durability.poisoned_error(self.path)
+
+    def _sync(self, seq: int, timeout: float | None) -> None:
+        """Return when everything up to ``seq`` is on the device."""
+        attached = self._live()
+
+        def run() -> None:
+            words = attached.words_when_still(timeout)
+            while not durability.in_order(words):
+                self._make_ready(0, timeout)
+                words = attached.words_when_still(timeout)
+            durability.sync(self._store, attached, self._active_map, words)
+
+        durability.sync_to(self.path, attached, seq, timeout, run)
+
+    def _durable_seq(self) -> int:
+        """The last seq that is on the device."""
+        self._head()
+        attached = self._ctl
+        if attached is not None:
+            return attached.get(L.C_DURABLE_SEQ)
+        return min(recovery.vouched(self._store).seq, self._next_seq() - 1)
+
+    def _sync_soon(self, *, now: bool) -> None:
+        """Have a thread of this handle sync; a failure is told by the next append or sync."""
+        with self._guard:
+            if self._closed:
+                return
+            if self._syncer is None:
+                self._syncer = Syncer(self, self._sync_seconds, self._sync_events)
+            self._syncer.ask(now=now)
+
+    def _sync_due(self) -> None:
+        """Appends have passed ``_sync_next``. It never raises: the append is done."""
+        try:
+            self._sync_soon(now=False)
+        except (PenstockError, RuntimeError) as error:
+            logger.debug("%s: sync put off: %s", self.path, error)
+
+    def _produced(self, who: bytes, n: int, count: int) -> tuple[int | None, int]:
+        """First seq of what the producer appended under ``n``, if it did; and the table's place."""
+        self._check_writable()
+        self._head()  # opens the log anew in a child
+        attached = self._live()
+        while True:
+            with self._guard:
+                pos = attached.get(L.C_PRODUCER_POS)
+                m, header = self._active_map, self._header
+                if m is not None and header is not None and m.number == pos >> 32:
+                    table = self._producers.up_to(m, header, pos & 0xFFFFFFFF)
+                    return table.repeated(self.path, who, n, count), pos
+            self._make_ready(0, None)
 
     def _next_seq(self) -> int:
         self._head()

@@ -5,8 +5,9 @@ The build turns this module into ``_layout.h`` for the compiled core, and a test
 does nothing; a change here is a change of format and bumps ``FORMAT_VERSION``.
 """
 
-FORMAT_VERSION = 1
-CONTROL_VERSION = 1
+FORMAT_VERSION = 2
+FORMAT_VERSION_OLDEST = 1  # that this version still reads
+CONTROL_VERSION = 2
 BYTE_ORDER_MARK = 0x01020304
 PAGE = 4096
 ALIGN = 8
@@ -22,6 +23,9 @@ SEGMENT_BYTES_MIN = 64 << 10
 SEGMENT_BYTES_MAX = 2 << 30
 SEGMENT_BYTES_DEFAULT = 64 << 20
 BATCH_EVENTS_MAX = 0xFFFFFFFF
+PRODUCERS_MAX = 4096
+PRODUCER_ID_BYTES_MAX = 1024
+PRODUCERS_SHARE = 8  # the table takes at most this part of a segment: one eighth
 
 # Frame
 #
@@ -55,6 +59,11 @@ KIND_ROLL = 5
 KIND_SETTINGS = 6
 KIND_PRODUCER = 7
 KIND_MAX = 7
+
+PRODUCER_N = 0  # in the value of a producer frame, whose key is the producer's id
+PRODUCER_COUNT = 8
+PRODUCER_PREVIOUS = 12
+PRODUCER_BYTES = 16
 
 FLAG_EVENT_TIME = 1
 FLAG_COMPRESSED = 2
@@ -102,6 +111,7 @@ SLOT_SETTINGS_OFFSET = 48
 SLOT_INDEX_COUNT = 56
 SLOT_EVENT_MAX_NS = 64
 SLOT_FLAGS = 72
+SLOT_PRODUCER_OFFSET = 80
 SLOT_CRC = 508
 SLOT_BYTES = 512
 
@@ -187,23 +197,31 @@ C_INDEX_COUNT = 288
 C_FLAGS = 296
 C_ACTIVE_BASE = 304
 C_SETTINGS_POS = 312
+C_PRODUCER_POS = 320
 
 C_NOTIFY = 384  # u32 futex word, counts wake-ups
 C_WAITING = 388  # u32: a reader sleeps, or is about to
 
 C_POISONED = 448
 C_DURABLE_SEQ = 456
+C_DURABLE_POS = 464  # number << 32 | offset: everything before it is on the device
+C_DURABLE_BASE = 472  # base seq of the segment that C_DURABLE_POS stands in
+C_SLOT = 480  # newest checkpoint: number << 32 | generation of the slot
+C_SYNCING = 488  # u32: a sync is under way; left behind by one that died
+C_SYNC_NOTIFY = 492  # u32 futex word, counts syncs that ended
 
 C_REPAIRS = 512
 C_TAKEOVERS = 520
 C_ROLLS = 528
 C_ALLOCATIONS = 536
+C_SYNCS = 544
 
 CONTROL_FLAG_MONOTONE = 1  # event times never went back in the log up to head
 
 LOCK_WAITERS = 0x80000000
 TOKEN_MAX = 0x7FFFFFFF
 TOKEN_BYTE = 1 << 32  # the OFD lock of token t is on byte TOKEN_BYTE + t of control
+SYNC_BYTE = 1 << 31  # the OFD lock of whoever syncs
 
 # Behaviour that is not format but wants one home all the same.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ from penstock.backup import backup as copy_log
 from penstock.errors import AlreadyExists, NotFound, PenstockError, Usage, WrongType
 from penstock.event import Buffer, Event
 from penstock.handle import Handle
+from penstock.layout import C_POISONED
 from penstock.reader import SEQ_MAX, Reader, bounds, key_bytes, topic_bytes
 from penstock.settings import Settings
 from penstock.stats import Stats, collect
@@ -73,12 +75,14 @@ class Log(Handle):
         topic: str | None = None,
         key: Buffer | None = None,
         reverse: bool = False,
+        durable: bool = False,
         check: bool = True,
     ) -> Reader:
         """Events from seq ``start`` up to, not including, ``stop``, as the log stands now.
 
         ``since`` and ``until`` bound the events' own times likewise: since <= time < until. With
-        ``reverse`` the newest comes first. ``check=False`` leaves the checksums unchecked.
+        ``reverse`` the newest comes first. ``durable`` leaves out what is not on the device yet.
+        ``check=False`` leaves the checksums unchecked.
 
         >>> log = penstock.open(path)
         >>> log.extend([b"a", b"b", b"c"])
@@ -88,7 +92,7 @@ class Log(Handle):
         >>> [event.seq for event in log.read(reverse=True)]
         [3, 2, 1]
         """
-        lowest, end, since_ns, until_ns = bounds(self, start, stop, since, until)
+        lowest, end, since_ns, until_ns = bounds(self, start, stop, since, until, durable)
         return Reader(
             self,
             end if reverse else lowest,
@@ -109,6 +113,7 @@ class Log(Handle):
         key: Buffer | None = None,
         timeout: float | None = None,
         spin: float = 0.0,
+        durable: bool = False,
         check: bool = True,
     ) -> Reader:
         """Events from ``start`` on, waiting for more as they are appended.
@@ -116,7 +121,8 @@ class Log(Handle):
         ``start`` is a seq, "start" for the oldest event or "end" for only what comes from now on.
         Iteration ends when none has come for ``timeout`` seconds; never, if that is None. ``spin``
         is how many seconds to look for data without sleeping before each sleep: 0 sleeps at once,
-        `math.inf` never sleeps and keeps a core busy.
+        `math.inf` never sleeps and keeps a core busy. ``durable`` hands out an event only once it
+        is on the device.
 
         >>> log = penstock.open(path)
         >>> log.append(b"a")
@@ -140,6 +146,7 @@ class Log(Handle):
             topic=topic_bytes(topic),
             key=key_bytes(key),
             follows=True,
+            durable=durable,
             timeout=timeout,
             spin=spin,
         )
@@ -154,6 +161,50 @@ class Log(Handle):
         elif isinstance(after, bool) or not isinstance(after, int):
             raise WrongType(f"after is a seq, not {type(after).__name__}")
         return self._next_seq() - 1 > after or self.follow(after + 1).wait(timeout)
+
+    @property
+    def durable_seq(self) -> int:
+        """Seq up to which every event is on the device, and survives power loss."""
+        return self._durable_seq()
+
+    def sync(self, *, wait: bool = True, timeout: float | None = None) -> int:
+        """Have everything appended so far on the device; returns the last seq of it.
+
+        One sync serves all processes and threads that wait for one. ``wait=False`` only asks for
+        a sync in the background; `wait_durable` or ``durable_seq`` tell when it is done.
+
+        >>> log = penstock.open(path)
+        >>> log.extend([b"a", b"b"])
+        range(1, 3)
+        >>> log.sync()
+        2
+        >>> log.durable_seq
+        2
+        """
+        self._check_writable()
+        last = self.last_seq
+        if wait:
+            self._sync(last, timeout)
+        else:
+            if self._live().get(C_POISONED):
+                raise self._poisoned_error()
+            self._sync_soon(now=True)
+        return last
+
+    def wait_durable(self, seq: int, timeout: float | None = None) -> None:
+        """Return when the event ``seq`` is on the device, syncing if nobody else does.
+
+        Raises `Busy` after ``timeout`` seconds, `Poisoned` if a sync has failed.
+
+        >>> log = penstock.open(path)
+        >>> log.wait_durable(log.append(b"a"))
+        """
+        self._check_writable()
+        if isinstance(seq, bool) or not isinstance(seq, int):
+            raise WrongType(f"seq is a whole number, not {type(seq).__name__}")
+        if seq > self.last_seq:
+            raise self._no_such_seq(seq)
+        self._sync(seq, timeout)
 
     def topics(self) -> set[str]:
         """The distinct topics of all events; an event without a topic has the empty one."""
@@ -224,6 +275,8 @@ def open(
     create: bool = True,
     timeout: float | None = OPEN_TIMEOUT,
     any_file_system: bool = False,
+    sync_seconds: float | None = None,
+    sync_events: int | None = None,
     **settings: Any,
 ) -> Log:
     """Open the log at ``path``, or create a segmented log there.
@@ -241,6 +294,9 @@ def open(
     any_file_system : bool
         Insist on a network or FUSE file system, where processes on different hosts would not see
         each other and a crash can lose what was acknowledged.
+    sync_seconds, sync_events : float, int, optional
+        Have a thread of this handle sync that long after its first append that is not durable
+        yet, or once that many are not; whichever comes first.
     **settings
         ``segment_size`` and ``file_mode`` of a log that is created. They never change a log that
         exists: use `Log.configure`.
@@ -256,6 +312,7 @@ def open(
         raise Usage(f"timeout is a number of seconds from 0, or None; not {timeout!r}")
     if mode not in ("rw", "r"):
         raise Usage(f"mode is 'rw' or 'r', not {mode!r}")
+    _check_periods(sync_seconds, sync_events)
     wanted = Settings().changed(**settings)
     if os.path.lexists(text) and not os.path.isdir(text):
         raise Usage(f"{text}: is not a directory, so not a segmented log")
@@ -270,7 +327,22 @@ def open(
         settings=wanted,
         timeout=timeout,
         any_file_system=any_file_system,
+        sync_seconds=sync_seconds,
+        sync_events=sync_events,
     )
+
+
+def _check_periods(seconds: float | None, events: int | None) -> None:
+    if seconds is not None:
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+            raise WrongType(f"sync_seconds is a number, not {type(seconds).__name__}")
+        if not 0 < seconds < threading.TIMEOUT_MAX:
+            raise Usage(f"sync_seconds is a number of seconds above 0, not {seconds!r}")
+    if events is not None:
+        if isinstance(events, bool) or not isinstance(events, int):
+            raise WrongType(f"sync_events is a whole number, not {type(events).__name__}")
+        if events < 1:
+            raise Usage(f"sync_events is a number of events from 1, not {events}")
 
 
 def create(path: str | os.PathLike[str], **options: Any) -> Log:

@@ -45,13 +45,20 @@ def topic_bytes(topic: str | None) -> bytes | None:
 
 
 def bounds(
-    log: Log, start: int | None, stop: int | None, since: Time | None, until: Time | None
+    log: Log,
+    start: int | None,
+    stop: int | None,
+    since: Time | None,
+    until: Time | None,
+    durable: bool,
 ) -> tuple[int, int, int | None, int | None]:
     """First seq, seq behind the last, and times: what a read has to look at, and no more."""
     for name, value in (("start", start), ("stop", stop)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
             raise WrongType(f"{name} is a seq, not {type(value).__name__}")
     end = log._next_seq()
+    if durable:
+        end = min(end, log._durable_seq() + 1)
     lowest = 1 if start is None else min(max(1, start), SEQ_MAX)
     if stop is not None:
         end = min(end, max(0, stop))

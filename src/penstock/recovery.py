@@ -11,13 +11,14 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from penstock import _core, control, files, segment
+from penstock import _core, control, files, producers, segment
 from penstock import layout as L
-from penstock._core import SegmentMap
+from penstock._core import Control, SegmentMap
 from penstock.control import Words, position
+from penstock.durability import poisoning
 from penstock.errors import Corrupt, Usage
 from penstock.segment import Header
 from penstock.settings import Settings
@@ -37,6 +38,7 @@ class Active:
     map: SegmentMap
     header: Header
     walk: dict[str, Any]
+    apart: list[int] = field(default_factory=list)  # segments behind it that nothing leads to
 
     @property
     def settings(self) -> Settings:
@@ -69,6 +71,7 @@ class Active:
             L.C_FLAGS: L.CONTROL_FLAG_MONOTONE if w["monotone"] else 0,
             L.C_ACTIVE_BASE: self.header.base_seq,
             L.C_SETTINGS_POS: position(self.map.number, w["settings_offset"]),
+            L.C_PRODUCER_POS: position(self.map.number, w["producer_offset"]),
             L.C_HEAD: self.head,
             L.C_RESERVED: self.head,
         }
@@ -111,19 +114,29 @@ def create_first(directory: str, dir_fd: int, settings: Settings) -> None:
         monotone=True,
         settings=settings.to_json(),
     )
-    start_segment(directory, header, settings)
+    start_segment(directory, header, b"", settings)
     name_segment(directory, dir_fd, header)
 
 
-def start_segment(directory: str, header: Header, settings: Settings) -> None:
-    """Give the prepared file, or a new one, its header on the device; it has no name yet."""
+def start_segment(directory: str, header: Header, table: bytes, settings: Settings) -> None:
+    """Give the prepared file, or a new one, its header on the device; it has no name yet.
+
+    A file whose sync failed is thrown away: nobody may take it for one on the device.
+    """
     temporary = os.path.join(directory, NEXT)
     if not _fits(temporary, header):
         files.unlink(temporary)
-        files.close(segment.prepare_file(temporary, header.segment_bytes, settings.file_mode))
+        files.close(
+            segment.prepare_file(
+                temporary, header.segment_bytes, settings.file_mode, header.producers_bytes
+            )
+        )
     fd = files.open_file(temporary, write=True)
     try:
-        segment.write_start(fd, header, temporary)
+        segment.write_start(fd, header, table, temporary)
+    except BaseException:
+        files.unlink(temporary)
+        raise
     finally:
         files.close(fd)
     _core.fail_point("segment.started")
@@ -140,8 +153,8 @@ def _fits(temporary: str, header: Header) -> bool:
         files.close(fd)
 
 
-def name_segment(directory: str, dir_fd: int, header: Header) -> None:
-    """Make the started segment part of the log."""
+def name_segment(directory: str, dir_fd: int, header: Header, live: Control | None = None) -> None:
+    """Make the started segment part of the log. ``live``: others have the log open."""
     name = os.path.join(directory, segment.file_name(header.base_seq))
     if files.exists(name):  # never overwritten
         if _is_own(name, header):
@@ -151,7 +164,8 @@ def name_segment(directory: str, dir_fd: int, header: Header) -> None:
         files.rename(name, aside)
     files.rename(os.path.join(directory, NEXT), name)
     _core.fail_point("segment.named")
-    files.sync_dir(dir_fd, directory)
+    with poisoning(live):
+        files.sync_dir(dir_fd, directory)
     _core.fail_point("segment.synced")
 
 
@@ -167,10 +181,12 @@ def _is_own(path: str, header: Header) -> bool:
     return (there.uuid, there.number) == (header.uuid, header.number)
 
 
-def successor_of(active: Active) -> Header:
-    """The header of the segment that follows ``active``, whose walk ended in a roll frame."""
+def successor_of(active: Active) -> tuple[Header, bytes]:
+    """Header and table of producers of the segment that follows ``active``."""
     settings = active.settings
-    return Header(
+    table = producers.table_of(active.map, active.header, active.walk["producer_offset"])
+    packed = table.pack(settings.segment_size // L.PRODUCERS_SHARE)
+    header = Header(
         uuid=active.header.uuid,
         base_seq=active.walk["next_seq"],
         number=active.header.number + 1,
@@ -181,7 +197,10 @@ def successor_of(active: Active) -> Header:
         prior_event_max_ns=active.walk["event_max_ns"],
         monotone=active.walk["monotone"],
         settings=settings.to_json(),
+        producers_bytes=len(packed),
+        producers_crc=_core.crc32c(packed) if packed else 0,
     )
+    return header, packed
 
 
 def settle_uuid(store: Store) -> bytes:
@@ -210,30 +229,65 @@ def _uuid_of(store: Store, base_seq: int) -> bytes:
         files.close(fd)
 
 
-def last_segment(store: Store, *, write: bool, fresh: bool = True) -> tuple[SegmentMap, Header]:
-    """The newest segment that belongs to the log.
+@dataclass(frozen=True, slots=True)
+class Vouched:
+    """How far a log is known to be on the device, by its newest checkpoint or footer."""
 
-    A sealed one is not the newest: its successor had its name before the footer was written. Who
-    only reads may stop there; who writes would use seqs again that were given out.
+    seq: int  # the last one
+    base_seq: int  # of the segment to go on from
+    number: int
+    offset: int  # in that segment; 0: its start
+    generation: int  # of that segment's newest checkpoint
+
+    def words(self) -> Words:
+        """Control's words for it."""
+        return {
+            L.C_DURABLE_SEQ: self.seq,
+            L.C_DURABLE_POS: position(self.number, self.offset),
+            L.C_DURABLE_BASE: self.base_seq,
+            L.C_SLOT: position(self.number, self.generation),
+        }
+
+
+def vouched(store: Store) -> Vouched:
+    """Look for the newest checkpoint or footer that speaks of a finished sync.
+
+    A sync covers everything before the place that it speaks of, so segments before that one are
+    on the device too. A first checkpoint (generation 1) was written before any frame.
     """
-    while True:
-        bases = store.bases(fresh=fresh)
-        if not bases:
-            raise Corrupt(f"{store.path}: no segment of this log is left", path=store.path)
-        path = store.file(bases[-1])
-        m, header = segment.map_segment(path, write=write)
-        why = store.why_foreign(header, bases[-1])
-        if why is None and len(bases) > 1:
-            why = _why_not_newest(store, bases[:-1], header)
-        if why is None:
-            if m.data_end and write:
-                raise store.missing(m.next_seq, None)
-            return m, header
-        store.set_aside(bases[-1], why)
+    oldest = None
+    bases = list(store.bases())
+    while bases:
+        base = bases.pop()
+        if base not in store.bases():
+            continue  # found to be foreign meanwhile
+        path = store.file(base)
+        fd = files.open_file(path, write=False)
+        try:
+            header = segment.read_header(fd, path)
+            summary = segment.read_footer(fd, header, path)
+            slot = segment.newest_slot(fd, header, path)
+        finally:
+            files.close(fd)
+        why = store.why_foreign(header, base)
+        claims = summary is not None or (slot is not None and slot.generation > 1)
+        if why is None and claims and bases:
+            why = _why_not_newest(store, bases, header)
+        if why is not None:
+            store.set_aside(base, why)
+            continue
+        if summary is not None:
+            return Vouched(summary.next_seq - 1, summary.next_seq, header.number + 1, 0, 1)
+        if slot is not None and slot.generation > 1:
+            return Vouched(slot.last_seq, base, header.number, slot.offset, slot.generation)
+        oldest = Vouched(base - 1, base, header.number, 0, 1)
+    if oldest is not None:
+        return oldest
+    raise Corrupt(f"{store.path}: no segment of this log is left", path=store.path)
 
 
 def _why_not_newest(store: Store, earlier: list[int], header: Header) -> str | None:
-    """Why ``header`` cannot be the log's newest segment; None if it can.
+    """Why ``header``, of a segment that claims to be on the device, is not this log's.
 
     A roll frame that leads to it settles it, even if foreign segments stand between the two.
     """
@@ -250,22 +304,102 @@ def _why_not_newest(store: Store, earlier: list[int], header: Header) -> str | N
     if before is None:
         return None
     leads_to = store.leads_to(before)
-    if header.base_seq < leads_to < 1 << 64 or before.number >= header.number:
-        return f"it begins inside the segment of seq {before.base_seq}"
-    if leads_to and leads_to <= header.base_seq:
+    if 0 < leads_to <= header.base_seq and before.number < header.number:
         return None  # what stood between them is missing
     walk, state, bad_at = before.walk(before.grown(), check_crc=False)
-    if before.is_zero(walk["offset"], min(before.file_bytes, walk["offset"] + L.PAGE)):
-        return f"nothing leads to it: the segment of seq {before.base_seq} has not rolled"
+    if header.base_seq < walk["next_seq"] or before.number >= header.number:
+        return f"it begins inside the segment of seq {before.base_seq}"
     raise before.damage(bad_at, state, walk["next_seq"] - 1)
 
 
 def find_end(store: Store, *, hint: Words | None, write: bool, fresh: bool = True) -> Active:
-    """Walk the newest segment to its end. ``hint``: words of a control of this boot, if any."""
-    m, header = last_segment(store, write=write, fresh=fresh)
+    """Follow the segments to the end of what was published.
+
+    ``hint`` are the words of a control of this boot, if there is one: then the walk begins in the
+    segment that it knew as active, else in the one behind the newest checkpoint or footer. Every
+    frame behind that is checked, because after a loss of power any page may be missing.
+    """
+    if not store.bases(fresh=fresh):
+        raise Corrupt(f"{store.path}: no segment of this log is left", path=store.path)
+    active = None
+    if hint is not None and hint[L.C_ACTIVE_BASE] in store.bases():
+        active = _enter(store, hint[L.C_ACTIVE_BASE], hint, write=write)
+    if active is None:
+        known = vouched(store)
+        active = _enter(store, known.base_seq, hint, write=write)
+        if active is None:  # a footer leads to a segment that is not there
+            active = _enter(store, _before(store, known.base_seq), hint, write=write)
+    while active is not None:
+        last = active
+        active = _next(store, last, hint, write=write)
+    if write and last.map.data_end:
+        # Its successor had its name before the footer was written: seqs that were given out
+        # would be given out again.
+        raise store.missing(last.map.next_seq, None)
+    return last
+
+
+def _before(store: Store, base_seq: int) -> int:
+    return max(b for b in store.bases() if b < base_seq)
+
+
+def _enter(
+    store: Store, base_seq: int, hint: Words | None, *, write: bool, behind: Active | None = None
+) -> Active | None:
+    """Walk the segment named ``base_seq`` to its end; None if it is not there, or foreign."""
+    if base_seq not in store.bases():
+        return None
+    m, header = segment.map_segment(store.file(base_seq), write=write)
+    why = store.why_foreign(header, base_seq)
+    if why is None and behind is not None and header.number <= behind.header.number:
+        why = f"it begins inside the segment of seq {behind.header.base_seq}"
+    if why is not None:
+        store.set_aside(base_seq, why)
+        return None
+    return _walk(m, header, hint, write=write)
+
+
+def _next(store: Store, active: Active, hint: Words | None, *, write: bool) -> Active | None:
+    """The segment behind ``active``; None if that is the last one of the log.
+
+    Behind a segment that has not rolled, others are not part of the log: they were being written
+    when the power failed, and what leads to them never reached the device.
+    """
+    later = [b for b in store.bases() if b > active.header.base_seq]
+    if not active.walk["rolled"]:
+        for base in later:
+            _set_apart(store, base, active)
+        return None
+    for base in later:  # the first is the successor, unless that is missing
+        if base < active.walk["next_seq"]:
+            store.set_aside(base, f"it begins inside the segment of seq {active.header.base_seq}")
+            continue
+        found = _enter(store, base, hint, write=write, behind=active)
+        if found is not None:
+            return found
+    return None
+
+
+def _set_apart(store: Store, base_seq: int, end: Active) -> None:
+    """Take note of a segment behind the end of the log; ``end.apart`` is for recovery to move."""
+    path = store.file(base_seq)
+    fd = files.open_file(path, write=False)
+    try:
+        header = segment.read_header(fd, path)
+    finally:
+        files.close(fd)
+    why = store.why_foreign(header, base_seq)
+    if why is None and (header.number <= end.header.number or base_seq < end.walk["next_seq"]):
+        why = f"it begins inside the segment of seq {end.header.base_seq}"
+    if why is None:
+        end.apart.append(base_seq)
+        why = f"nothing leads to it: the segment of seq {end.header.base_seq} has not rolled"
+    store.set_aside(base_seq, why)
+
+
+def _walk(m: SegmentMap, header: Header, hint: Words | None, *, write: bool) -> Active:
+    """Walk one segment to the end of its whole, valid batches."""
     limit = m.grown()
-    if write:
-        ensure_blocks(m, header)
     if m.data_end:
         walk, _, _ = m.walk(header.data_offset)
         walk |= {
@@ -276,6 +410,8 @@ def find_end(store: Store, *, hint: Words | None, write: bool, fresh: bool = Tru
             "rolled": True,
         }
         return Active(m, header, walk)
+    if write:
+        ensure_blocks(m, header)
     known_head = 0
     if hint is not None and hint[L.C_HEAD] >> 32 == m.number:
         known_head = hint[L.C_HEAD] & 0xFFFFFFFF
@@ -286,7 +422,11 @@ def find_end(store: Store, *, hint: Words | None, write: bool, fresh: bool = Tru
     resume = {}
     index_from = 0
     if slot is not None and slot.offset > header.data_offset:
-        resume = {"settings_offset": slot.settings_offset, "monotone": slot.monotone}
+        resume = {
+            "settings_offset": slot.settings_offset,
+            "producer_offset": slot.producer_offset,
+            "monotone": slot.monotone,
+        }
         index_from = slot.index_count
     try:
         walk, state, bad_at = m.walk(limit, resume=resume, index_from=index_from, write_index=write)
@@ -308,6 +448,7 @@ def _from_hint(
     """Begin at the last index entry that the old control knew of, if the frames bear it out."""
     resume = {
         "settings_offset": hint[L.C_SETTINGS_POS] & 0xFFFFFFFF,
+        "producer_offset": hint[L.C_PRODUCER_POS] & 0xFFFFFFFF,
         "monotone": bool(hint[L.C_FLAGS] & L.CONTROL_FLAG_MONOTONE),
     }
     if known_head > limit:
@@ -315,6 +456,8 @@ def _from_hint(
     try:
         if resume["settings_offset"]:
             m.frame_body(resume["settings_offset"], L.KIND_SETTINGS)
+        if resume["producer_offset"]:
+            m.frame_body(resume["producer_offset"], L.KIND_PRODUCER)
         walk, _, _ = m.walk(
             limit, resume=resume, index_from=hint[L.C_INDEX_COUNT], write_index=m.writable
         )
@@ -323,7 +466,7 @@ def _from_hint(
     return Active(m, header, walk) if walk["offset"] >= known_head else None
 
 
-def clear_tail(active: Active, limit: int) -> bool:
+def clear_tail(active: Active, limit: int, live: Control | None) -> bool:
     """Zero what lies between the published end and ``limit``; whether there was anything."""
     m = active.map
     start = active.walk["offset"]
@@ -342,7 +485,8 @@ def clear_tail(active: Active, limit: int) -> bool:
         _keep_aside(active, start, limit)
     m.zero(start, limit)
     _core.fail_point("repair.zeroed")
-    files.sync_data(m.fd, m.path)
+    with poisoning(live):
+        files.sync_data(m.fd, m.path)
     logger.info(
         "%s: removed an unfinished append behind seq %d (bytes %d to %d)",
         m.path,
@@ -373,6 +517,25 @@ def _keep_aside(active: Active, start: int, limit: int) -> None:
     )
 
 
+def _move_apart(store: Store, dir_fd: int, active: Active, live: Control | None) -> None:
+    """Rename segments that nothing leads to, so that no later roll can lead to them."""
+    for base in active.apart:
+        aside = os.path.join(store.path, f"{LOST}{base:020d}-0.bin")
+        logger.warning(
+            "%s: it was not on the device whole when the power failed, and nothing leads to "
+            "it from seq %d; it is kept as %s",
+            store.file(base),
+            active.walk["next_seq"] - 1,
+            aside,
+        )
+        if files.exists(aside):
+            aside = f"{aside[:-4]}-{_core.now_ns()}.bin"
+        files.rename(store.file(base), aside)
+        _core.fail_point("repair.moved")
+    with poisoning(live):
+        files.sync_dir(dir_fd, store.path)
+
+
 def ensure_blocks(m: SegmentMap, header: Header) -> None:
     """Have real blocks behind every mapped byte that recovery and appends may write.
 
@@ -389,23 +552,30 @@ def recover(
     dir_fd: int,
     hint: Words | None,
     *,
+    live: Control | None = None,
     limit: int | None = None,
     fresh: bool = True,
 ) -> Active:
-    """Bring the log's end into order: the caller holds LOCK_EX or the write lock.
+    """Bring the log's end into order: the caller holds LOCK_EX, or the write lock of ``live``.
 
-    1. Walk the newest segment to the end of its published frames.
-    2. If they end in a roll frame, make the successor that it promises and go on there.
-    3. Zero what lies behind the end.
+    1. Follow the segments to the end of what was published.
+    2. Move segments behind it, that nothing leads to, out of the way.
+    3. If it is a roll frame, make the successor that it promises and go on there.
+    4. Zero what lies behind the end.
     """
     active = find_end(store, hint=hint, write=True, fresh=fresh)
     _core.fail_point("repair.walked")
+    if active.apart:
+        _move_apart(store, dir_fd, active, live)
     while active.walk["rolled"]:
-        header = successor_of(active)
-        start_segment(store.path, header, active.settings)
-        name_segment(store.path, dir_fd, header)
+        header, table = successor_of(active)
+        start_segment(store.path, header, table, active.settings)
+        name_segment(store.path, dir_fd, header, live)
         logger.info("%s: finished the roll that a dead process began", store.path)
-        active = find_end(store, hint=None, write=True)
+        store.bases(fresh=True)
+        made = _enter(store, header.base_seq, None, write=True, behind=active)
+        assert made is not None
+        active = made
         limit = None
-    clear_tail(active, active.map.file_bytes if limit is None else limit)
+    clear_tail(active, active.map.file_bytes if limit is None else limit, live)
     return active

@@ -64,11 +64,18 @@ class Header:
     prior_event_max_ns: int
     monotone: bool
     settings: bytes
+    producers_bytes: int = 0
+    producers_crc: int = 0
+
+    @property
+    def producers_offset(self) -> int:
+        """Where the table of producers stands, if there is one."""
+        return L.INDEX_OFFSET + index_bytes_for(self.segment_bytes)
 
     @property
     def data_offset(self) -> int:
         """Where the frames begin."""
-        return L.INDEX_OFFSET + index_bytes_for(self.segment_bytes)
+        return self.producers_offset + _pages(self.producers_bytes)
 
     @property
     def footer_offset(self) -> int:
@@ -85,7 +92,7 @@ class Header:
         page = bytearray(L.PAGE)
         page[: len(L.SEGMENT_MAGIC)] = L.SEGMENT_MAGIC
         struct.pack_into(
-            "<II16sQIIQQQQIIQQII",
+            "<II16sQIIQQQQIIQQIIQII",
             page,
             L.HEADER_VERSION,
             L.FORMAT_VERSION,
@@ -104,6 +111,9 @@ class Header:
             self.prior_event_max_ns,
             L.HEADER_FLAG_MONOTONE if self.monotone else 0,
             len(self.settings),
+            self.producers_offset if self.producers_bytes else 0,
+            self.producers_bytes,
+            self.producers_crc,
         )
         page[L.HEADER_SETTINGS : L.HEADER_SETTINGS + len(self.settings)] = self.settings
         _seal_page(page, L.HEADER_CRC)
@@ -119,16 +129,18 @@ class Header:
             raise UnsupportedVersion(
                 f"{path}: written in another byte order ({order:#x})", path=path
             )
-        if version != L.FORMAT_VERSION:
+        if not L.FORMAT_VERSION_OLDEST <= version <= L.FORMAT_VERSION:
             raise UnsupportedVersion(
-                f"{path}: format version {version}; this Penstock reads version {L.FORMAT_VERSION}",
+                f"{path}: format version {version}; this Penstock reads versions "
+                f"{L.FORMAT_VERSION_OLDEST} to {L.FORMAT_VERSION}",
                 path=path,
             )
         if not _page_is_good(page, L.HEADER_CRC):
             raise Corrupt(f"{path}: the checksum of its header does not match", path=path, offset=0)
-        fields = struct.unpack_from("<16sQIIQQQQIIQQII", page, L.HEADER_UUID)
+        fields = struct.unpack_from("<16sQIIQQQQIIQQIIQII", page, L.HEADER_UUID)
         (uuid, base, number, generation, created, size, data, index, capacity, step) = fields[:10]
-        prior_append, prior_event, flags, settings_len = fields[10:]
+        prior_append, prior_event, flags, settings_len = fields[10:14]
+        producers, producers_bytes, producers_crc = fields[14:]
         header = cls(
             uuid=uuid,
             base_seq=base,
@@ -140,6 +152,8 @@ class Header:
             prior_event_max_ns=prior_event,
             monotone=bool(flags & L.HEADER_FLAG_MONOTONE),
             settings=page[L.HEADER_SETTINGS : L.HEADER_SETTINGS + settings_len],
+            producers_bytes=producers_bytes,
+            producers_crc=producers_crc,
         )
         sane = (
             base >= 1
@@ -149,6 +163,8 @@ class Header:
             and (data, index) == (header.data_offset, L.INDEX_OFFSET)
             and (capacity, step) == (index_capacity(size), L.INDEX_STEP)
             and settings_len <= L.SETTINGS_BYTES_MAX
+            and producers == (header.producers_offset if producers_bytes else 0)
+            and producers_bytes <= size // L.PRODUCERS_SHARE
         )
         if not sane:
             raise Corrupt(f"{path}: its header contradicts itself", path=path, offset=0)
@@ -167,6 +183,7 @@ class Slot:
     settings_offset: int
     index_count: int
     event_max_ns: int
+    producer_offset: int
     monotone: bool
 
     def pack(self) -> bytes:
@@ -174,7 +191,7 @@ class Slot:
         data = bytearray(L.SLOT_BYTES)
         data[: len(L.SLOT_MAGIC)] = L.SLOT_MAGIC
         struct.pack_into(
-            "<QQQQQQQQQ",
+            "<QQQQQQQQQQ",
             data,
             L.SLOT_GENERATION,
             self.generation,
@@ -186,6 +203,7 @@ class Slot:
             self.index_count,
             self.event_max_ns,
             L.SLOT_FLAG_MONOTONE if self.monotone else 0,
+            self.producer_offset,
         )
         _seal_page(data, L.SLOT_CRC)
         return bytes(data)
@@ -197,10 +215,21 @@ class Slot:
             return None
         if not _page_is_good(data, L.SLOT_CRC):
             return None
-        fields = struct.unpack_from("<QQQQQQQQQ", data, L.SLOT_GENERATION)
-        *numbers, flags = fields
-        monotone = bool(flags & L.SLOT_FLAG_MONOTONE)
-        slot = cls(**dict(zip(cls.__slots__, numbers, strict=False)), monotone=monotone)
+        fields = struct.unpack_from("<QQQQQQQQQQ", data, L.SLOT_GENERATION)
+        generation, offset, last_frame, last_seq, last_append_ns, settings_offset = fields[:6]
+        index_count, event_max_ns, flags, producer_offset = fields[6:]
+        slot = cls(
+            generation=generation,
+            offset=offset,
+            last_frame=last_frame,
+            last_seq=last_seq,
+            last_append_ns=last_append_ns,
+            settings_offset=settings_offset,
+            index_count=index_count,
+            event_max_ns=event_max_ns,
+            producer_offset=producer_offset,
+            monotone=bool(flags & L.SLOT_FLAG_MONOTONE),
+        )
         inside = (
             header.data_offset <= slot.offset <= header.footer_offset and slot.offset % L.ALIGN == 0
         )
@@ -218,6 +247,7 @@ def first_slot(header: Header) -> Slot:
         settings_offset=0,
         index_count=0,
         event_max_ns=header.prior_event_max_ns,
+        producer_offset=0,
         monotone=header.monotone,
     )
 
@@ -298,7 +328,7 @@ class Summary:
             return None
         fields = struct.unpack_from("<II16sQIIQQQQQQQQQQQQIIIII", page, L.FOOTER_VERSION)
         version, flags, *identity = fields[:6]
-        if version != L.FORMAT_VERSION or identity != [
+        if not L.FORMAT_VERSION_OLDEST <= version <= L.FORMAT_VERSION or identity != [
             header.uuid,
             header.base_seq,
             header.number,
@@ -355,26 +385,43 @@ def read_footer(fd: int, header: Header, path: str) -> Summary | None:
     return Summary.unpack(files.read_at(fd, L.PAGE, header.footer_offset, path), header)
 
 
-def write_start(fd: int, header: Header, path: str) -> None:
+def write_start(fd: int, header: Header, producers: bytes, path: str) -> None:
     """Give an allocated, still private file its header and first checkpoint, on the device."""
+    if producers:
+        pages = producers.ljust(_pages(len(producers)), b"\0")
+        files.write_at(fd, pages, header.producers_offset, path)
     files.write_at(fd, first_slot(header).pack(), L.SLOT_A_OFFSET, path)
     files.write_at(fd, header.pack(), 0, path)
     files.sync_data(fd, path)
 
 
-def prepare_file(path: str, segment_bytes: int, mode: int) -> int:
+def prepare_file(path: str, segment_bytes: int, mode: int, producers_bytes: int = 0) -> int:
     """Make a private file with blocks for the start of a segment; returns its descriptor."""
     fd = files.create_file(path, mode)
     try:
-        data_offset = L.INDEX_OFFSET + index_bytes_for(segment_bytes)
+        data_offset = L.INDEX_OFFSET + index_bytes_for(segment_bytes) + _pages(producers_bytes)
         step = min(L.ALLOCATE_STEP_MIN, segment_bytes - L.PAGE - data_offset)
         files.allocate(fd, 0, L.INDEX_OFFSET + index_bytes_for(step), path)
-        files.allocate(fd, data_offset, data_offset + step, path)
+        files.allocate(fd, data_offset - _pages(producers_bytes), data_offset + step, path)
     except BaseException:
         files.close(fd)
         files.unlink(path)
         raise
     return fd
+
+
+def read_producers(fd: int, header: Header, path: str) -> bytes:
+    """The checked bytes of the table of producers as it was when the segment began."""
+    if not header.producers_bytes:
+        return b""
+    data = files.read_at(fd, header.producers_bytes, header.producers_offset, path)
+    if len(data) < header.producers_bytes or _core.crc32c(data) != header.producers_crc:
+        raise Corrupt(
+            f"{path}: the checksum of its table of producers does not match; run repair",
+            path=path,
+            offset=header.producers_offset,
+        )
+    return data
 
 
 def newest_slot(fd: int, header: Header, path: str) -> Slot | None:

@@ -124,6 +124,8 @@ class Store:
                 continue
             if before is None or self.leads_to(before) <= base_seq:
                 self._linked.add(base_seq)
+            elif self.leads_to(before) >> 64 and base_seq >= self._end_of(before):
+                return False  # not published yet; the next roll frame may lead to it
             elif not self._is_foreign(before.base_seq):
                 self.set_aside(base_seq, f"it begins inside the segment of seq {before.base_seq}")
                 return True
@@ -156,6 +158,11 @@ class Store:
         if walk["rolled"]:
             return int(walk["next_seq"])
         return 1 << 64 if m.base_seq == self.active() else 0
+
+    def _end_of(self, m: SegmentMap) -> int:
+        """The seq behind the last one of a segment."""
+        walk, _, _ = m.walk(m.grown(), check_crc=False)
+        return int(walk["next_seq"])
 
     def survey(self) -> None:
         """Look at every segment, so that ``spurious`` is complete."""

@@ -45,6 +45,12 @@ def fill(path: Path) -> None:
         log.append(b"active")
         log.configure(file_mode=0o600)
         log.append(b"last", time="2026-11-16T00:00:00Z")
+        log.append(b"of a producer", producer=("sensor-7", 1))
+        log.extend([b"more", b"of it"], producer=("sensor-7", 5), durable=True)
+        log.append(b"of another", producer=("sensor-8", 2**64 - 1))
+        log.steward.roll()
+        log.append(b"behind a table of producers")
+        log.extend([b"and", b"again"], producer=("sensor-7", 6))
 
 
 def contents(log: penstock.Log) -> list[dict[str, Any]]:

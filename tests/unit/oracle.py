@@ -163,7 +163,8 @@ def read_segment(path: Path) -> Segment:
     capacity, step, prior_append, prior_event, flags, settings_len = struct.unpack_from(
         "<IIQQII", raw, 80
     )
-    assert (version, order) == (1, 0x01020304)
+    assert version in (1, 2)
+    assert order == 0x01020304
     assert struct.unpack_from("<I", raw, PAGE - 4) == (crc32c(raw[: PAGE - 4]),)
     assert path.name == f"{base:020d}.seg"
     frames: list[Frame] = []

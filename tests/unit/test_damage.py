@@ -282,6 +282,16 @@ def test_a_torn_settings_frame_is_not_believed(path: Path) -> None:
         assert [e.value for e in log] == [b"a", b"b"]
 
 
+def forget_checkpoints(name: Path) -> None:
+    """Leave a segment as a process that died would: with no checkpoint but its first."""
+    with name.open("r+b") as file:
+        header = segment.Header.unpack(file.read(L.PAGE), str(name))
+        file.seek(L.SLOT_A_OFFSET)
+        file.write(segment.first_slot(header).pack())
+        file.seek(L.SLOT_B_OFFSET)
+        file.write(bytes(L.SLOT_BYTES))
+
+
 def flip_fourth(path: Path) -> tuple[Path, bytes, oracle.Frame]:
     """Flip a bit in the fourth frame of ten; the file, its bytes and the frame."""
     make(path, [10])
@@ -305,8 +315,10 @@ def test_a_bad_frame_below_head_is_damage(path: Path, mode: Any) -> None:
 
 def test_events_behind_a_bad_frame_are_kept(path: Path) -> None:
     """Without a known head the log ends before a bad frame, and what lay behind it is put aside."""
-    _, raw, fourth = flip_fourth(path)
+    name, _, fourth = flip_fourth(path)
     path.joinpath("control").unlink()
+    forget_checkpoints(name)
+    raw = name.read_bytes()
     with penstock.open(path) as log:
         assert values(log) == [1, 2, 3]
         assert log.append(b"4") == 4
@@ -328,6 +340,7 @@ def checkpoint(name: Path, **changes: Any) -> segment.Slot:
         settings_offset=0,
         index_count=len(oracle.index_entries(seg)) - 1,
         event_max_ns=max(f.time_ns for f in seg.events),
+        producer_offset=0,
         monotone=True,
     )
     with name.open("r+b") as file:

@@ -37,8 +37,19 @@ USES: dict[str, Callable[[penstock.Log], Any]] = {
     "roll": lambda log: log.steward.roll(),
     "stats": lambda log: log.stats(),
     "backup": lambda log: log.backup(f"{log.path}-copy"),
+    "append durable": lambda log: log.append(b"x", durable=True),
+    "append of a producer": lambda log: log.append(b"x", producer=("p", 1)),
+    "sync": lambda log: log.sync(),
+    "sync soon": lambda log: log.sync(wait=False),
+    "wait_durable": lambda log: log.wait_durable(1),
+    "durable_seq": lambda log: log.durable_seq,
+    "read durable": lambda log: list(log.read(durable=True)),
+    "follow durable": lambda log: list(log.follow("start", durable=True, timeout=0)),
 }
-WRITES = ["append", "append long", "extend", "configure", "roll"]
+WRITES = [
+    *("append", "append long", "extend", "configure", "roll", "append durable"),
+    *("append of a producer", "sync", "sync soon", "wait_durable"),
+]
 
 
 @pytest.mark.parametrize("mode", ["rw", "r"])

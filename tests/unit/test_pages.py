@@ -31,6 +31,7 @@ SLOT = Slot(
     settings_offset=HEADER.data_offset,
     index_count=1,
     event_max_ns=77,
+    producer_offset=HEADER.data_offset + 64,
     monotone=True,
 )
 SUMMARY = Summary(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock import durability
 from penstock import layout as L
 from penstock._core import Control, SegmentMap
 from penstock.segment import Header
@@ -10,7 +11,7 @@ from penstock.steward.roll import PATIENCE, allocate_to, prepare
 from penstock.steward.seal import seal_finished
 from penstock.store import Store
 
-UNSEALED_MAX = 3  # segments that may wait for a pause in the appends
+UNSEALED_MAX = 8  # segments that may wait for a pause in the appends
 
 
 class Ahead:
@@ -36,18 +37,30 @@ class Ahead:
         if offset > header.frames_end // 5 * 4:
             prepare(self._directory, self._control, settings)
         base = self._control.get(L.C_ACTIVE_BASE)
-        if base == self._sealed_below:
-            return False
+        if base == self._sealed_below or (closing and self._control.has_writers()):
+            return False  # nothing new to seal, or somebody else is there to do it
         head = self._control.get(L.C_HEAD)
         busy = head != self._head_seen and (head >> 32) - self._sealed_number <= UNSEALED_MAX
         self._head_seen = head
         if busy and not closing:
             return True  # appends want the cores; what is not sealed is complete all the same
+        self._sync_finished()
         seal_finished(self._store, base, self._maps)
         self._sealed_below = base
         self._sealed_number = head >> 32
         self._maps = {m.base_seq: m}
         return False
+
+    def _sync_finished(self) -> None:
+        """Have what is to be sealed on the device first."""
+        control = self._control
+        words = control.words_when_still(PATIENCE)
+        upto = int.from_bytes(words[L.C_ACTIVE_BASE : L.C_ACTIVE_BASE + 8], "little") - 1
+
+        def run() -> None:
+            durability.sync_finished(self._store, control, words)
+
+        durability.sync_to(self._directory, control, upto, None, run)
 
     def _allocate(self, m: SegmentMap, header: Header) -> int:
         """Allocate a window ahead of head; returns head's offset, 0 if the log has moved on."""

@@ -73,13 +73,13 @@ def roll(directory: str, dir_fd: int, control: Control, active: Active) -> None:
     now = max(_core.now_ns(), active.walk["last_append_ns"])
     last = active.walk["last_frame"]
     active.walk["last_append_ns"] = now
-    header = successor_of(active)
-    start_segment(directory, header, active.settings)
+    header, table = successor_of(active)
+    start_segment(directory, header, table, active.settings)
     control.put(L.C_RESERVED, active.head + L.FRAME_HEADER_BYTES)
     _core.fail_point("roll.reserved")
     m.write_frame(offset, L.KIND_ROLL, b"", header.base_seq, now, last)
     _core.fail_point("roll.committed")
-    name_segment(directory, dir_fd, header)
+    name_segment(directory, dir_fd, header, control)
     name = os.path.join(directory, segment.file_name(header.base_seq))
     fresh, header = segment.map_segment(name, write=True)
     walk, _, _ = fresh.walk(header.data_offset)

@@ -1,7 +1,8 @@
 """Sealing a segment that has rolled: the last index entry, a summary, the footer, its slack freed.
 
 It needs no lock: every process that seals a segment writes the same bytes to the same places, and
-the footer comes last. A segment that nobody sealed is complete all the same.
+the footer comes last. A segment that nobody sealed is complete all the same. A footer also vouches
+that the segment's frames, and all before them, are on the device.
 """
 
 from __future__ import annotations
@@ -20,25 +21,29 @@ logger = logging.getLogger("penstock")
 
 
 def seal_finished(store: Store, active_base: int, maps: dict[int, SegmentMap]) -> int:
-    """Seal what has rolled, newest first, back to one that is sealed; returns how many.
+    """Seal what has rolled since the last sealed one, oldest first; returns how many.
 
+    The caller has had them all on the device: a footer says so to whoever recovers the log.
     ``maps`` are maps for writing that exist already: to map a segment again costs more than to
     seal it.
     """
-    sealed = 0
+    unsealed: list[tuple[int, Header]] = []
     for base in reversed([b for b in store.bases(fresh=True) if b < active_base]):
         try:
             header = _unsealed(store, base)
-            if header is None:
-                break
-            if store.why_foreign(header, base):
-                continue
+        except (NotFound, Corrupt):
+            continue
+        if header is None:
+            break
+        if not store.why_foreign(header, base):
+            unsealed.append((base, header))
+    sealed = 0
+    for base, header in reversed(unsealed):
+        try:
             m = maps.get(base) or segment.map_segment(store.file(base), write=True)[0]
         except (NotFound, Corrupt):
             continue
-        if not seal(m, header):
-            break
-        sealed += 1
+        sealed += seal(m, header)
     return sealed
 
 

@@ -1,0 +1,85 @@
+"""The thread of a handle that syncs when asked to: after a while, after some events, or at once.
+
+It holds the handle only while it syncs, so that a forgotten log can still be collected. A sync that
+fails poisons the log, which the next append or sync reports; there is nobody to tell here.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.handle import Handle
+
+logger = logging.getLogger("penstock")
+
+
+class Syncer:
+    """Runs one sync after the other, as asked.
+
+    It sleeps until the handle appends something behind ``_sync_next``, then waits up to ``seconds``
+    for more to come, or for ``events`` of them, and syncs.
+    """
+
+    def __init__(self, log: Handle, seconds: float | None, events: int | None) -> None:
+        self._log = weakref.ref(log)
+        self._seconds = seconds
+        self._events = events
+        self._wanted = threading.Event()
+        self._now = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(
+            target=self._run, name=f"penstock-sync {log.path}", daemon=True
+        )
+        self._thread.start()
+
+    def ask(self, *, now: bool) -> None:
+        """Have a sync run soon, or at once."""
+        if now or self._seconds is None or self._wanted.is_set():
+            self._now.set()
+        elif self._events is not None:
+            log = self._log()
+            if log is not None:
+                log._sync_next = log._durable_seq() + self._events
+        self._wanted.set()
+
+    def stop(self) -> None:
+        """End the thread; what was asked for and not begun is left to ``close``."""
+        self._stopping = True
+        self._now.set()
+        self._wanted.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            self._wanted.wait()
+            if self._seconds is not None:
+                self._now.wait(self._seconds)
+            self._now.clear()
+            self._wanted.clear()
+            if self._stopping:
+                return
+            log = self._log()
+            if log is None:
+                return
+            try:
+                self._sync(log)
+            except PenstockError as error:
+                logger.error("%s: a sync in the background failed: %s", log.path, error)
+            del log
+
+    def _sync(self, log: Handle) -> None:
+        log._sync(log._next_seq() - 1, None)
+        durable = log._durable_seq()
+        if self._seconds is not None:
+            log._sync_next = durable + 1
+        elif self._events is not None:
+            log._sync_next = durable + self._events
+        if log._next_seq() > log._sync_next:  # appended before _sync_next was set
+            self.ask(now=False)
