@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock import durability
 from penstock import layout as L
 from penstock._core import Control, SegmentMap
+from penstock.control import position
 from penstock.segment import Header
 from penstock.settings import Settings
 from penstock.steward.roll import PATIENCE, allocate_to, prepare
@@ -52,15 +53,16 @@ class Ahead:
         return False
 
     def _sync_finished(self) -> None:
-        """Have what is to be sealed on the device first."""
+        """Have what is to be sealed on the device first, its roll frames too."""
         control = self._control
         words = control.words_when_still(PATIENCE)
-        upto = int.from_bytes(words[L.C_ACTIVE_BASE : L.C_ACTIVE_BASE + 8], "little") - 1
+        number = int.from_bytes(words[L.C_HEAD : L.C_HEAD + 8], "little") >> 32
 
         def run() -> None:
             durability.sync_finished(self._store, control, words)
 
-        durability.sync_to(self._directory, control, upto, None, run)
+        goal = position(number, 0)
+        durability.sync_to(self._directory, control, L.C_DURABLE_POS, goal, None, run)
 
     def _allocate(self, m: SegmentMap, header: Header) -> int:
         """Allocate a window ahead of head; returns head's offset, 0 if the log has moved on."""
