@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import shutil
+import signal
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ SYNC: Step = {"do": "sync"}
 ROLL: Step = {"do": "roll"}
 KEEP: Step = {"do": "keep"}
 CLOSE: Step = {"do": "close"}
+BY_B = {"by": "b"}  # another handle
 
 
 @pytest.fixture(autouse=True)
@@ -93,54 +95,80 @@ SCRIPTS: dict[str, list[list[Step]]] = {
         [OPEN, ROLL, append(3), CLOSE],
         [OPEN, durably(1)],
     ],
+    "two handles": [
+        [OPEN, OPEN | BY_B, append(10), durably(5, **BY_B), append(9000), ROLL | BY_B, append(7)]
+        + [SYNC | BY_B, append(3, **BY_B), ROLL, append(8), SYNC, KEEP | BY_B, append(1, **BY_B)]
+        + [durably(2), KEEP, append(40), CLOSE, append(5, 6, **BY_B), CLOSE | BY_B]
+    ],
     "a dead batch": [
         [OPEN, durably(10), append(4000, 3000, 400, dies="publish.written")],
         [OPEN, append(4000), append(3), durably(3), append(3001), append(10)],
     ],
     "a dead batch, a dead repairer": [
         [OPEN, durably(10), append(4000, 3000, 400, dies="publish.written")],
-        [{**OPEN, "dies": "repair.zeroed"}],
+        [OPEN | {"dies": "repair.zeroed"}],
         [OPEN, append(4000), append(10), durably(3)],
     ],
     "dead rolls": [
-        [OPEN, durably(10), append(30), {**ROLL, "dies": "roll.committed"}],
-        [OPEN, append(5), {**ROLL, "dies": "segment.named"}],
-        [OPEN, append(6), {**ROLL, "dies": "segment.started"}],
+        [OPEN, durably(10), append(30), ROLL | {"dies": "roll.committed"}],
+        [OPEN, append(5), ROLL | {"dies": "segment.named"}],
+        [OPEN, append(6), ROLL | {"dies": "segment.started"}],
         [OPEN, append(7), durably(8), CLOSE],
     ],
     "a dead sync": [
-        [OPEN, append(10), append(5000), {**SYNC, "dies": "sync.synced"}],
-        [OPEN, append(20), {**SYNC, "dies": "sync.begun"}],
+        [OPEN, append(10), append(5000), SYNC | {"dies": "sync.synced"}],
+        [OPEN, append(20), SYNC | {"dies": "sync.begun"}],
         [OPEN, append(30), append(40), SYNC, append(5)],
     ],
 }
 
 
+DEATHS = {
+    "open": ["repair.walked", "repair.zeroed", "control.written", "open.settled"],
+    "append": ["publish.body", "publish.batch_body", "publish.written", "publish.commit"],
+    "configure": ["publish.written", "publish.commit"],
+    "sync": ["sync.begun", "sync.synced", "sync.checkpointed"],
+    "roll": ["segment.started", "roll.reserved", "roll.committed", "segment.named", "repair.head"],
+    "keep": ["sync.begun", "seal.indexed", "seal.allocated", "seal.written"],
+    "close": ["sync.begun", "sync.synced", "seal.written"],
+}
+
+
 def random_script(seed: int) -> list[list[Step]]:
-    """A script of random steps in one or two lives."""
+    """A script of random steps in some lives, each of which may end by a death."""
     rng = random.Random(seed)
-    numbers = dict.fromkeys("ab", 0)
+    numbers = dict.fromkeys("xy", 0)
     lives = []
-    for _ in range(rng.choice((1, 1, 2))):
-        steps = [OPEN]
-        for _ in range(rng.randrange(6, 20)):
-            kind = rng.random()
-            if kind < 0.6:
-                sizes = [rng.choice((0, 5, 200, 1000, 4056, 6000)) for _ in range(rng.choice((1, 1, 1, 2, 5)))]
-                if rng.random() < 0.08:
-                    sizes = [rng.randrange(32_000, 36_000)]
-                step = append(*sizes, durable=rng.random() < 0.3)
-                if rng.random() < 0.2:
-                    who = rng.choice("ab")
-                    numbers[who] += 1
-                    step["producer"] = [who, numbers[who]]
-                steps.append(step)
-            else:
-                steps.append(rng.choice((SYNC, ROLL, ROLL, KEEP, KEEP, configure(rng.choice((64, 128))))))
-        if rng.random() < 0.5:
-            steps.append(CLOSE)
+    for _ in range(rng.choice((1, 2, 3))):
+        handles: list[Step] = rng.choice(([{}], [{}, BY_B]))
+        steps: list[Step] = [OPEN | handle for handle in handles]
+        for _ in range(rng.randrange(4, 20)):
+            steps.append(random_step(rng, numbers) | rng.choice(handles))
+        if rng.random() < 0.6:
+            steps += [CLOSE | handle for handle in handles]
+        if rng.random() < 0.4:
+            last = rng.randrange(len(steps))
+            steps[last] = steps[last] | {"dies": rng.choice(DEATHS[steps[last]["do"]])}
+            steps = steps[: last + 1]
         lives.append(steps)
     return lives
+
+
+def random_step(rng: random.Random, numbers: dict[str, int]) -> Step:
+    """Mostly appends; ``numbers`` are what the producers have come to."""
+    if rng.random() < 0.4:
+        kib = rng.choice((64, 128))
+        return rng.choice((SYNC, ROLL, ROLL, KEEP, KEEP, configure(kib)))
+    few = rng.choice((1, 1, 1, 2, 5))
+    sizes = [rng.choice((0, 5, 200, 1001, 4056, 6000)) for _ in range(few)]
+    if rng.random() < 0.08:
+        sizes = [rng.randrange(32_000, 36_000)]
+    step = append(*sizes, durable=rng.random() < 0.3)
+    if rng.random() < 0.2:
+        who = rng.choice("xy")
+        numbers[who] += 1
+        step["producer"] = [who, numbers[who]]
+    return step
 
 
 @dataclass
@@ -169,10 +197,8 @@ def record(crew: Crew, directory: Path, script: list[list[Step]]) -> tuple[Histo
             function="live",
             args={"path": str(directory / "log"), "record": str(file), "steps": steps},
         )
-        if any("dies" in step for step in steps):
-            worker.died()
-        else:
-            worker.done()
+        code = worker.wait()
+        assert code == 0 or (code == -signal.SIGKILL and "dies" in steps[-1]), worker.errors()
     return recorded(file)
 
 
@@ -198,8 +224,13 @@ class Trial:
         self.disks = 0
         self.losses = 0  # disks on which something was lost, which nobody had called durable
 
-    def power_fails(self, history: History, ledger: Ledger, budget: Budget) -> None:
-        """Have the power fail at the moments of a history, as far as the budget goes."""
+    def power_fails(
+        self, history: History, ledger: Ledger, budget: Budget, aside: frozenset[bytes] = frozenset()
+    ) -> None:
+        """Have the power fail at the moments of a history, as far as the budget goes.
+
+        ``aside`` are the bytes that were taken out of the log before; they are still there.
+        """
         moments = list(range(history.moment + 1))
         self.rng.shuffle(moments)
         for left in range(len(moments), 0, -1):
@@ -218,7 +249,7 @@ class Trial:
                 if self.is_new(image, ledger.must_hold(moment)):
                     wanted -= 1
                     budget.disks -= 1
-                    self.try_disk(image, ledger.at(moment), label, budget.second)
+                    self.try_disk(image, ledger.at(moment), label, budget.second, aside)
 
     def is_new(self, image: Image, must: int) -> bool:
         """Whether the disk was not tried yet with as much that it must hold."""
@@ -228,7 +259,9 @@ class Trial:
         self.tried[mark] = must
         return True
 
-    def try_disk(self, image: Image, ledger: Ledger, label: str, second: int) -> None:
+    def try_disk(
+        self, image: Image, ledger: Ledger, label: str, second: int, aside: frozenset[bytes]
+    ) -> None:
         """Open the log on that disk and use it; then the power may have failed meanwhile."""
         self.disks += 1
         place = self.directory / f"disk-{self.disks}"
@@ -244,18 +277,25 @@ class Trial:
             life.run([{"do": "open", "rebooted": True}])
             found = len(ledger.events)
             assert readable in (None, found), "who only reads finds another end"
+            taken_out = bytes_aside(place)
+            assert aside <= taken_out, "bytes that were taken out of the log are gone"
             life.run(GO_ON)
             assert read_only(place, ledger) == len(ledger.events)
             if self.rng.random() < 0.05:
                 segments = oracle.read_log(place)
                 assert sum(len(s.events) for s in segments) == len(ledger.events)
             if recorder is not None:
-                self.power_fails(recorder.history, ledger, Budget(second, 12, 2, 0))
+                self.power_fails(recorder.history, ledger, Budget(second, 12, 2, 0), taken_out)
         except BaseException as error:
             error.add_note(f"{label} ({place})")
             raise
         self.losses += found < appended
         shutil.rmtree(place)
+
+
+def bytes_aside(place: Path) -> frozenset[bytes]:
+    """What recovery has kept of frames and segments that nothing leads to."""
+    return frozenset(file.read_bytes().rstrip(b"\0") for file in place.glob("lost-*"))
 
 
 def read_only(place: Path, ledger: Ledger) -> int | None:

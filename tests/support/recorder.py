@@ -27,11 +27,8 @@ _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_int)
 class Keeper:
     """Stands in for the keeper's thread: works when the script says so, and at the end."""
 
-    newest: Keeper | None = None
-
     def __init__(self, _: str, work: Callable[[bool], bool]) -> None:
         self._work = work
-        Keeper.newest = self
 
     def ask(self) -> None:
         """The script decides when."""
@@ -44,7 +41,6 @@ class Keeper:
     def stop(self) -> None:
         """Do what is done when the log is closed."""
         self._work(True)
-        Keeper.newest = None
 
 
 @contextmanager
