@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 import shutil
 import signal
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,20 +18,13 @@ from penstock import _core
 from penstock import layout as L
 from tests.support import pages
 from tests.support.fixtures import STORM
-from tests.support.lives import Ledger, Life, Step, check_events, live, recorded
+from tests.support.lives import Ledger, Life, Step, check_events, recorded
 from tests.support.pages import History, Image
 from tests.support.recorder import LOOSE, Recorder
 from tests.support.workers import Crew
 from tests.unit import oracle
 
 pytestmark = [pytest.mark.crash, pytest.mark.process]
-
-OPEN: Step = {"do": "open"}
-SYNC: Step = {"do": "sync"}
-ROLL: Step = {"do": "roll"}
-KEEP: Step = {"do": "keep"}
-CLOSE: Step = {"do": "close"}
-BY_B = {"by": "b"}  # another handle
 
 
 @pytest.fixture(autouse=True)
@@ -40,87 +33,50 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "penstock")
 
 
-def append(*sizes: int, **more: object) -> Step:
-    """A step that appends."""
-    return {"do": "append", "sizes": list(sizes), **more}
-
-
-def durably(*sizes: int, **more: object) -> Step:
-    """A step that appends and waits until that is on the device."""
-    return append(*sizes, durable=True, **more)
-
-
-def configure(kib: int) -> Step:
-    """A step that changes a setting."""
-    return {"do": "configure", "segment_size": kib << 10}
-
-
-GO_ON = [append(50), append(0, 5000, 300), SYNC, ROLL, durably(7), KEEP, append(3000), CLOSE]
-
-SCRIPTS: dict[str, list[list[Step]]] = {
-    "creation": [[OPEN, durably(10), append(20), CLOSE]],
-    "appends": [
-        [OPEN, append(10), append(3000), append(5, 6000, 0), SYNC, append(100), durably(200)]
-        + [append(1, 2, 3), append(9000), SYNC, append(4000, 4000, 4000), append(1), CLOSE]
-    ],
-    "long appends": [
-        [OPEN, append(100), append(33_500), durably(10), ROLL, append(50, 33_500, 7), append(20)]
-        + [append(*[900] * 40), durably(1), append(36_000)]
-    ],
-    "rolls": [
-        [OPEN, append(9000), ROLL, append(3), ROLL, append(100, 200), SYNC, append(1), ROLL]
-        + [append(20_000), append(20_000), append(20_000), KEEP, append(8), durably(9), CLOSE]
-    ],
-    "seals": [
-        [OPEN, append(10), ROLL, append(10), KEEP, durably(10), ROLL, KEEP, append(10), ROLL]
-        + [append(9), append(10), KEEP, durably(10), append(10)]
-    ],
-    "rolls behind syncs": [
-        [OPEN, append(10), durably(10), ROLL, KEEP, durably(10), append(5), SYNC, ROLL, KEEP]
-        + [append(3), ROLL, KEEP, SYNC, append(2), CLOSE]
-    ],
-    "settings": [
-        [OPEN, append(10), SYNC, configure(128), SYNC, append(5), ROLL, configure(64), append(1)]
-        + [durably(2), ROLL, configure(128), KEEP, append(7), configure(64), CLOSE]
-    ],
-    "producers": [
-        [OPEN, append(10, producer=("a", 1)), durably(10, 20, producer=("b", 5))]
-        + [append(300, producer=("a", 2)), ROLL, append(4, producer=("c", 1)), SYNC, KEEP]
-        + [append(5, 6, producer=("b", 6)), durably(1), ROLL, append(7, producer=("c", 2)), KEEP]
-        + [durably(2), append(3000, 3000, producer=("a", 3)), CLOSE]
-    ],
-    "closed and opened": [
-        [OPEN, append(10), CLOSE],
-        [OPEN, append(5000), append(1, 2), SYNC, append(9), CLOSE],
-        [OPEN, ROLL, append(3), CLOSE],
-        [OPEN, durably(1)],
-    ],
-    "two handles": [
-        [OPEN, OPEN | BY_B, append(10), durably(5, **BY_B), append(9000), ROLL | BY_B, append(7)]
-        + [SYNC | BY_B, append(3, **BY_B), ROLL, append(8), SYNC, KEEP | BY_B, append(1, **BY_B)]
-        + [durably(2), KEEP, append(40), CLOSE, append(5, 6, **BY_B), CLOSE | BY_B]
-    ],
-    "a dead batch": [
-        [OPEN, durably(10), append(4000, 3000, 400, dies="publish.written")],
-        [OPEN, append(4000), append(3), durably(3), append(3001), append(10)],
-    ],
-    "a dead batch, a dead repairer": [
-        [OPEN, durably(10), append(4000, 3000, 400, dies="publish.written")],
-        [OPEN | {"dies": "repair.zeroed"}],
-        [OPEN, append(4000), append(10), durably(3)],
-    ],
-    "dead rolls": [
-        [OPEN, durably(10), append(30), ROLL | {"dies": "roll.committed"}],
-        [OPEN, append(5), ROLL | {"dies": "segment.named"}],
-        [OPEN, append(6), ROLL | {"dies": "segment.started"}],
-        [OPEN, append(7), durably(8), CLOSE],
-    ],
-    "a dead sync": [
-        [OPEN, append(10), append(5000), SYNC | {"dies": "sync.synced"}],
-        [OPEN, append(20), SYNC | {"dies": "sync.begun"}],
-        [OPEN, append(30), append(40), SYNC, append(5)],
-    ],
+# A script is a line of words, with a slash where another process goes on. A word is open, sync,
+# roll, keep (what the keeper's thread does in a pause) or close; set=128 changes a setting; sizes,
+# 10 or 5,6000,0 for a batch, are appended: 10! durably, x3=10 by the producer x under number 3. "b:"
+# before a word has a second handle do it, "@" and a fail-point behind it has the process die there.
+SCRIPTS = {
+    "creation": "open 10! 20 close",
+    "appends": "open 10 3000 5,6000,0 sync 100 200! 1,2,3 9000 sync 4000,4000,4000 1 close",
+    "long appends": "open 100 33500 10! roll 50,33500,7 20 " + ",".join(["900"] * 40) + " 1! 36000",
+    "rolls": "open 9000 roll 3 roll 100,200 sync 1 roll 20000 20000 20000 keep 8 9! close",
+    "seals": "open 10 roll 10 keep 10! roll keep 10 roll 9 10 keep 10! 10",
+    "rolls behind syncs": "open 10 10! roll keep 10! 5 sync roll keep 3 roll keep sync 2 close",
+    "settings": "open 10 sync set=128 sync 5 roll set=64 1 2! roll set=128 keep 7 set=64 close",
+    "producers": "open x1=10 y5=10,20! x2=300 roll z1=4 sync keep y6=5,6 1! roll z2=7 keep 2! "
+    "x3=3000,3000 close",
+    "closed and opened": "open 10 close / open 5000 1,2 sync 9 close / open roll 3 close / open 1!",
+    "two handles": "open b:open 10 b:5! 9000 b:roll 7 b:sync b:3 roll 8 sync b:keep b:1 2! keep 40 "
+    "close b:5,6 b:close",
+    "a dead batch": "open 10! 4000,3000,400@publish.written / open 4000 3 3! 3001 10",
+    "a dead repairer": "open 10! 4000,3000,400@publish.written / open@repair.zeroed / "
+    "open 4000 10 3!",
+    "dead rolls": "open 10! 30 roll@roll.committed / open 5 roll@segment.named / "
+    "open 6 roll@segment.started / open 7 8! close",
+    "a dead sync": "open 10 5000 sync@sync.synced / open 20 sync@sync.begun / open 30 40 sync 5",
 }
+GO_ON = "50 0,5000,300 sync roll 7! keep 3000 close"
+
+
+def steps_of(line: str) -> list[Step]:
+    """The steps that the words of a line stand for."""
+    return [_step_of(word) for word in line.split()]
+
+
+def _step_of(word: str) -> Step:
+    match = re.fullmatch(r"(?:(b):)?(?:([a-z]+)(\d*)(?:=|$|(?=@)))?([\d,]*)(!?)(?:@(.+))?", word)
+    assert match is not None, word
+    by, name, number, sizes, durable, dies = match.groups()
+    step: Step = {"do": name or "append"}
+    if name == "set":
+        step = {"do": "configure", "segment_size": int(sizes) << 10}
+    elif sizes:
+        step = {"do": "append", "sizes": [int(size) for size in sizes.split(",")]}
+        step |= {"producer": [name, int(number)]} if name else {}
+        step |= {"durable": True} if durable else {}
+    return step | ({"by": by} if by else {}) | ({"dies": dies} if dies else {})
 
 
 DEATHS = {
@@ -134,41 +90,40 @@ DEATHS = {
 }
 
 
-def random_script(seed: int) -> list[list[Step]]:
-    """A script of random steps in some lives, each of which may end by a death."""
+def random_script(seed: int) -> str:
+    """A script of random words in some lives, each of which may end by a death."""
     rng = random.Random(seed)
     numbers = dict.fromkeys("xy", 0)
     lives = []
     for _ in range(rng.choice((1, 2, 3))):
-        handles: list[Step] = rng.choice(([{}], [{}, BY_B]))
-        steps: list[Step] = [OPEN | handle for handle in handles]
-        for _ in range(rng.randrange(4, 20)):
-            steps.append(random_step(rng, numbers) | rng.choice(handles))
+        handles = ["", "b:"][: rng.choice((1, 2))]
+        words = [f"{by}open" for by in handles]
+        words += [
+            rng.choice(handles) + random_word(rng, numbers) for _ in range(rng.randrange(4, 20))
+        ]
         if rng.random() < 0.6:
-            steps += [CLOSE | handle for handle in handles]
+            words += [f"{by}close" for by in handles]
         if rng.random() < 0.4:
-            last = rng.randrange(len(steps))
-            steps[last] = steps[last] | {"dies": rng.choice(DEATHS[steps[last]["do"]])}
-            steps = steps[: last + 1]
-        lives.append(steps)
-    return lives
+            del words[rng.randrange(1, len(words) + 1) :]
+            words[-1] += "@" + rng.choice(DEATHS[_step_of(words[-1])["do"]])
+        lives.append(" ".join(words))
+    return " / ".join(lives)
 
 
-def random_step(rng: random.Random, numbers: dict[str, int]) -> Step:
+def random_word(rng: random.Random, numbers: dict[str, int]) -> str:
     """Mostly appends; ``numbers`` are what the producers have come to."""
     if rng.random() < 0.4:
-        kib = rng.choice((64, 128))
-        return rng.choice((SYNC, ROLL, ROLL, KEEP, KEEP, configure(kib)))
+        return rng.choice(("sync", "roll", "roll", "keep", "keep", "set=64", "set=128"))
     few = rng.choice((1, 1, 1, 2, 5))
     sizes = [rng.choice((0, 5, 200, 1001, 4056, 6000)) for _ in range(few)]
     if rng.random() < 0.08:
         sizes = [rng.randrange(32_000, 36_000)]
-    step = append(*sizes, durable=rng.random() < 0.3)
+    word = ",".join(map(str, sizes)) + rng.choice(("!", "", ""))
     if rng.random() < 0.2:
         who = rng.choice("xy")
         numbers[who] += 1
-        step["producer"] = [who, numbers[who]]
-    return step
+        word = f"{who}{numbers[who]}={word}"
+    return word
 
 
 @dataclass
@@ -186,10 +141,11 @@ def budget() -> Budget:
     return Budget(5000, 512, 12, 4) if STORM else Budget(40, 24, 4, 2)
 
 
-def record(crew: Crew, directory: Path, script: list[list[Step]]) -> tuple[History, Ledger]:
+def record(crew: Crew, directory: Path, script: str) -> tuple[History, Ledger]:
     """Run the lives of a script, each in a process of its own."""
     file = directory / "record"
-    for steps in script:
+    for line in script.split("/"):
+        steps = steps_of(line)
         worker = crew.start(
             directory,
             "run_in_worker",
@@ -225,7 +181,11 @@ class Trial:
         self.losses = 0  # disks on which something was lost, which nobody had called durable
 
     def power_fails(
-        self, history: History, ledger: Ledger, budget: Budget, aside: frozenset[bytes] = frozenset()
+        self,
+        history: History,
+        ledger: Ledger,
+        budget: Budget,
+        aside: frozenset[bytes] = frozenset(),
     ) -> None:
         """Have the power fail at the moments of a history, as far as the budget goes.
 
@@ -279,7 +239,7 @@ class Trial:
             assert readable in (None, found), "who only reads finds another end"
             taken_out = bytes_aside(place)
             assert aside <= taken_out, "bytes that were taken out of the log are gone"
-            life.run(GO_ON)
+            life.run(steps_of(GO_ON))
             assert read_only(place, ledger) == len(ledger.events)
             if self.rng.random() < 0.05:
                 segments = oracle.read_log(place)

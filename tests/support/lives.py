@@ -43,7 +43,7 @@ def item_of(event: Event) -> Item:
 
 
 def make_items(number: int, sizes: list[int]) -> list[Item]:
-    """The events of one append: bytes that occur nowhere else; an odd size has all the trimmings."""
+    """The events of one append: bytes that occur nowhere else; with all the trimmings if odd."""
     items = []
     for place, size in enumerate(sizes):
         rng = random.Random(number * 1000 + place)
@@ -275,4 +275,3 @@ def recorded(record: Path) -> tuple[History, Ledger]:
     """What lives have left of themselves."""
     history, ledger = pickle.loads(record.read_bytes())
     return history, ledger
-

@@ -1,10 +1,10 @@
 """What a disk may hold after the power failed: every page in any version since the last sync.
 
-A history has seen the files of a directory at many moments. Of the moment at which the power fails it
-can tell each disk that is possible then: between two syncs a page holds any of the versions that it
-had, each page by itself and, torn, each of its sectors; sizes are old or new; names that no fsync of
-the directory covers are there or not, each rename whole and behind what it depends on. A sync covers
-what was there when it began, once it has returned.
+A history has seen the files of a directory at many moments. Of the moment at which the power fails
+it can tell each disk that is possible then: between two syncs a page holds any of the versions that
+it had, each page by itself and, torn, each of its sectors; sizes are old or new; names that no
+fsync of the directory covers are there or not, each rename whole and behind what it depends on. A
+sync covers what was there when it began, once it has returned.
 """
 
 from __future__ import annotations
@@ -238,9 +238,7 @@ def _torn(versions: list[bytes], picks: tuple[int, ...], rng: random.Random) -> 
             continue
         kept, changing = versions[0][part], versions[-1][part]
         noise = rng.randbytes(SECTOR)
-        page += bytes(
-            a if a == b else c for a, b, c in zip(kept, changing, noise, strict=True)
-        )
+        page += bytes(a if a == b else c for a, b, c in zip(kept, changing, noise, strict=True))
     return bytes(page)
 
 

@@ -1,9 +1,9 @@
 """Running a script of appends and syncs while a history watches every step of it.
 
-The history looks at the files around every call of ``penstock.files`` and at every fail-point, those
-between two stores of the compiled core too. Syncs never reach a device: here the history is the disk.
-What the keeper's thread would do at a time of its own is a step of the script, so that a run is the
-same each time.
+The history looks at the files around every call of ``penstock.files`` that changes one and at every
+fail-point, those between two stores of the compiled core too. Syncs never reach a device: here the
+history is the disk. What the keeper's thread would do at a time of its own is a step of the script,
+so that a run is the same each time.
 """
 
 from __future__ import annotations
