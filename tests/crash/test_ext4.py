@@ -16,8 +16,8 @@ pytestmark = [
     pytest.mark.process,
     pytest.mark.skipif(os.geteuid() != 0, reason="a loop device and a mount need root"),
     pytest.mark.skipif(
-        shutil.which("losetup") is None or shutil.which("mkfs.ext4") is None,
-        reason="needs losetup and mkfs.ext4",
+        shutil.which("mount") is None or shutil.which("mkfs.ext4") is None,
+        reason="needs mount and mkfs.ext4",
     ),
 ]
 

@@ -32,38 +32,34 @@ def _check(result: int, what: str) -> None:
         raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
+def _run(*command: str) -> None:
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise OSError(f"{command[0]}: {done.stderr.strip()}")
+
+
 class Ext4:
     """The file system; made once, mounted and cut off again and again."""
 
     def __init__(self, directory: Path, block_bytes: int, size: int = 24 << 20) -> None:
-        image = directory / "image"
-        with open(image, "wb") as file:
+        self._image = directory / "image"
+        with open(self._image, "wb") as file:
             file.truncate(size)
         self.root = directory / "mounted"
         self.root.mkdir()
         options = ["-q", "-F", "-b", str(block_bytes), "-E", "lazy_itable_init=0,nodiscard"]
-        subprocess.run(["mkfs.ext4", *options, str(image)], check=True, capture_output=True)
+        _run("mkfs.ext4", *options, str(self._image))
         _check(_libc.unshare(_CLONE_NEWNS), "unshare")
         _check(_libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None), "private mounts")
-        self._device = self._attach(image)
-        self._loop = os.open(self._device, os.O_RDWR | os.O_CLOEXEC)
-        # Detached while it is in use, it goes when its last user does.
-        subprocess.run(["losetup", "-d", self._device], check=True, capture_output=True)
         self._fd = -1
 
-    @staticmethod
-    def _attach(image: Path) -> str:
-        made = subprocess.run(
-            ["losetup", "--find", "--show", str(image)], check=True, capture_output=True, text=True
-        )
-        return made.stdout.strip()
-
     def mount(self) -> None:
-        """Mount it; the journal is replayed."""
-        # Without barriers, since what a loop device was given is as good as on the device.
-        data = b"barrier=0"
-        source, target = self._device.encode(), str(self.root).encode()
-        _check(_libc.mount(source, target, b"ext4", 0, data), "mount")
+        """Mount it; the journal is replayed.
+
+        Each time on a new loop device: the cache of an old one would know what was never written.
+        Without barriers, since what a loop device was given is as good as on the device.
+        """
+        _run("mount", "-t", "ext4", "-o", "loop,barrier=0", str(self._image), str(self.root))
         self._fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def sync(self) -> None:
@@ -72,8 +68,10 @@ class Ext4:
 
     def cut(self, flags: int) -> None:
         """Let nothing more reach the device, from this moment on."""
-        # It must be the small one: whatever else is at that place would be shut down as well.
-        assert os.fstat(self._fd).st_dev == os.stat(self._device).st_rdev
+        # It must be the small one: whatever else stands at that place would be shut down as well.
+        device = os.fstat(self._fd).st_dev
+        sys = f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/loop/backing_file"
+        assert Path(sys).read_text().strip() == str(self._image)
         fcntl.ioctl(self._fd, EXT4_IOC_SHUTDOWN, struct.pack("<I", flags))
 
     def unmount(self) -> None:
@@ -82,7 +80,7 @@ class Ext4:
         self._fd = -1
 
         def unmounted() -> bool:
-            return _libc.umount2(str(self.root).encode(), 0) == 0
+            return bool(_libc.umount2(str(self.root).encode(), 0) == 0)
 
         wait_for(unmounted, f"{self.root} to be unmounted")
 
