@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from penstock import _core
-from penstock.errors import Busy, from_os
+from penstock.errors import Busy, Permission, from_os
 
 _PUNCH_HOLE = 0x02
 _KEEP_SIZE = 0x01
@@ -56,10 +56,19 @@ def create_file(path: str, mode: int) -> int:
 
 
 def make_dir(path: str, mode: int) -> bool:
-    """Create a directory and its parents; False if it was there."""
+    """Create a directory and its parents; False if it was there.
+
+    The parents are on the device then. The directory itself is once `sync_parent` has seen to it.
+    """
     with _doing("creating", path):
         parent = os.path.dirname(os.path.abspath(path))
-        os.makedirs(parent, exist_ok=True)
+        missing = []
+        while not os.path.lexists(parent):
+            missing.append(parent)
+            parent = os.path.dirname(parent)
+        for directory in reversed(missing):
+            os.makedirs(directory, exist_ok=True)
+            sync_parent(directory)
         try:
             os.mkdir(path, mode)
         except FileExistsError:
@@ -132,6 +141,22 @@ def sync_dir(fd: int, path: str) -> None:
     """Have the directory's entries on the device."""
     with _doing("syncing", path):
         os.fsync(fd)
+
+
+def sync_parent(path: str) -> None:
+    """Have the name of a directory on the device.
+
+    A parent that one may not read cannot be synced. Whoever gave one the directory saw to that.
+    """
+    parent = os.path.dirname(os.path.abspath(path))
+    try:
+        fd = open_dir(parent)
+    except Permission:
+        return
+    try:
+        sync_dir(fd, parent)
+    finally:
+        close(fd)
 
 
 def allocate(fd: int, start: int, stop: int, path: str) -> None:

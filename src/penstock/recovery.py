@@ -115,6 +115,7 @@ def create_first(directory: str, dir_fd: int, settings: Settings) -> None:
         settings=settings.to_json(),
     )
     start_segment(directory, header, b"", settings)
+    files.sync_parent(directory)
     name_segment(directory, dir_fd, header)
 
 
