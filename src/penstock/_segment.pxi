@@ -419,10 +419,12 @@ cdef class SegmentMap:
         published index entries instead of at the segment's start, and goes on from the frames.
         """
         cdef Walk w
-        cdef uint64_t bad_at = 0, i
+        cdef uint64_t bad_at = 0, total = 0, i
         cdef FrameState state
         cdef char *entry
         cdef bint holes = self.generation > 0
+        if limit > self.mapped or limit > self.file_bytes:
+            raise Internal(f"{self.path}: cannot walk to {limit}")
         self.walk_begin(&w)
         if resume is not None:
             w = {**w, **resume}
@@ -440,13 +442,13 @@ cdef class SegmentMap:
             w.block_offset = w.offset
             w.block_seq = w.next_seq
             w.block_append_ns = psk_get64(entry + PSK_INDEX_ENTRY_APPEND_NS)
-            if w.offset < self.data_offset or w.offset > limit or w.offset % 8:
+            if w.offset < self.data_offset or w.offset >= limit or w.offset % 8:
                 raise self.damage(w.offset, FRAME_LENGTH)
-            if w.offset + PSK_FRAME_HEADER_BYTES <= self.file_bytes:
-                bad_at = psk_get32(self.base + w.offset + PSK_FRAME_BACK)
-                w.last_frame = w.offset - bad_at if bad_at else 0
-        if limit > self.mapped or limit > self.file_bytes:
-            raise Internal(f"{self.path}: cannot walk to {limit}")
+            state = frame_check(self.base + w.offset, limit - w.offset, True, &total)
+            if state != FRAME_GOOD or psk_get64(self.base + w.offset + PSK_FRAME_SEQ) != w.next_seq:
+                raise self.damage(w.offset, FRAME_ORDER if state == FRAME_GOOD else state)
+            bad_at = psk_get32(self.base + w.offset + PSK_FRAME_BACK)
+            w.last_frame = w.offset - bad_at if bad_at else 0
         with nogil:
             state = walk_frames(
                 self.base, limit, holes, check_crc, &w,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import struct
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -368,15 +369,26 @@ def test_recovery_begins_at_a_checkpoint(path: Path, mode: Any) -> None:
             assert log.append(b"more") == 61
 
 
+BAD_ENTRIES: dict[str, Callable[[segment.Slot], bytes]] = {
+    "ones": lambda _: b"\xff" * 40,
+    "behind the frames": lambda slot: struct.pack("<QQQQQ", slot.offset + 800, 1000, 1, 1, 1),
+    "another seq": lambda slot: struct.pack("<QQQQQ", slot.last_frame, 2, 1, 1, 1),
+}
+
+
+@pytest.mark.parametrize("entry", BAD_ENTRIES.values(), ids=BAD_ENTRIES)
 @pytest.mark.parametrize("mode", MODES)
-def test_a_bad_index_costs_nothing(path: Path, mode: Any) -> None:
+def test_a_bad_index_costs_nothing(
+    path: Path, mode: Any, entry: Callable[[segment.Slot], bytes]
+) -> None:
     """Index entries are no truth: a damaged one below a checkpoint does not keep the log shut."""
     name = filled(path)
-    count = checkpoint(name).index_count
+    slot = checkpoint(name)
+    count = slot.index_count
     assert count > 3
     with name.open("r+b") as file:
         file.seek(L.INDEX_OFFSET)
-        file.write(b"\xff" * 40 * count)
+        file.write(entry(slot) * count)
     with penstock.open(path, mode=mode) as log:
         assert [e.time_ns for e in log] == list(range(1, 61))
         assert [e.time_ns for e in log.read(since=20, until=50)] == list(range(20, 50))
