@@ -37,7 +37,8 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 # A script is a line of words, with a slash where another process goes on. A word is open, sync,
 # roll, keep (what the keeper's thread does in a pause) or close; set=128 changes a setting; sizes,
 # 10 or 5,6000,0 for a batch, are appended: 10! durably, x3=10 by the producer x as number 3. "b:"
-# before a word has a second handle do it, "@" and a fail-point behind it has the process die there.
+# before a word has a second handle do it, "@" and a fail-point behind it has the process die there,
+# "?" has the sync in it fail.
 SCRIPTS = {
     "creation": "open 10! 20 close",
     "appends": "open 10 3000 5,6000,0 sync 100 200! 1,2,3 9000 sync 4000,4000,4000 1 close",
@@ -56,6 +57,9 @@ SCRIPTS = {
     "open 4000 10 3!",
     "dead rolls": "open 10! 30 roll@roll.committed / open 5 roll@segment.named / "
     "open 6 roll@segment.started / open 7 8! close",
+    "failed syncs": "open 10! 5000 20 sync? close / open 30 40! 7000 50!? close / open 60! 5 close",
+    "a dead failed sync": "open 10! 5000 20 sync?@failed.sync / open 30 40! 5 sync?@failed.sync / "
+    "open 5 6! close",
     "a dead sync": "open 10 5000 sync@sync.synced / open 20 sync@sync.begun / open 30 40 sync 5",
 }
 GO_ON = "50 0,5000,300 sync roll 7! keep 3000 close"
@@ -67,9 +71,12 @@ def steps_of(line: str) -> list[Step]:
 
 
 def _step_of(word: str) -> Step:
-    match = re.fullmatch(r"(?:(b):)?(?:([a-z]+)(\d*)(?:=|$|(?=@)))?([\d,]*)(!?)(?:@(.+))?", word)
+    parts = r"(?:(b):)?(?:([a-z]+)(\d*)(?:=|$|(?=[@?])))?([\d,]*)(!?)(\??)(?:@(.+))?"
+    match = re.fullmatch(parts, word)
     assert match is not None, word
-    by, name, number, sizes, durable, dies = match.groups()
+    by, name, number, sizes, durable, fails, dies = match.groups()
+    more = ({"by": by} if by else {}) | ({"dies": dies} if dies else {})
+    more |= {"fails": True} if fails else {}
     step: Step = {"do": name or "append"}
     if name == "set":
         step = {"do": "configure", "segment_size": int(sizes) << 10}
@@ -77,7 +84,7 @@ def _step_of(word: str) -> Step:
         step = {"do": "append", "sizes": [int(size) for size in sizes.split(",")]}
         step |= {"producer": [name, int(number)]} if name else {}
         step |= {"durable": True} if durable else {}
-    return step | ({"by": by} if by else {}) | ({"dies": dies} if dies else {})
+    return step | more
 
 
 DEATHS = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import pickle
 import random
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import penstock
-from penstock import Conflict, Entry, Event, Log
+from penstock import Conflict, Entry, Event, Io, Log
 from tests.support.pages import History
 from tests.support.recorder import LOOSE, Keeper, Recorder, without_a_device
 
@@ -112,6 +112,7 @@ class Life:
         self.ledger = ledger
         self.recorder = recorder
         self.logs: dict[str, Log] = {}
+        self.poisoned = False
 
     @property
     def moment(self) -> int:
@@ -127,8 +128,11 @@ class Life:
             for step in steps:
                 if self.recorder is not None:
                     self.recorder.dies_at = step.get("dies")
-                arguments = {k: v for k, v in step.items() if k not in ("do", "dies")}
-                getattr(self, step["do"])(**arguments)
+                    self.recorder.fails = "fails" in step
+                arguments = {k: v for k, v in step.items() if k not in ("do", "dies", "fails")}
+                with pytest.raises(Io) if "fails" in step else nullcontext():
+                    getattr(self, step["do"])(**arguments)
+                self.poisoned |= "fails" in step
                 if self.recorder is not None:
                     self.recorder.look(f"behind {step['do']}")
                 for log in self.logs.values():
@@ -212,10 +216,12 @@ class Life:
             keeper.work()
 
     def close(self, *, by: str = "") -> None:
-        """Close the log; if nobody else has it open, everything is on the device then."""
+        """Close the log; who does so last has everything on the device, unless a sync failed."""
         self.logs.pop(by).close()
         if not self.logs:
-            self._all_told()
+            if not self.poisoned:
+                self._all_told()
+            self.poisoned = False
 
     def _all_told(self) -> None:
         self.ledger.told.append((self.moment, len(self.ledger.events)))

@@ -4,7 +4,8 @@ A history has seen the files of a directory at many moments. Of the moment at wh
 it can tell each disk that is possible then: between two syncs a page holds any of the versions that
 it had, each page by itself and, torn, each of its sectors; sizes are old or new; names that no
 fsync of the directory covers are there or not, each rename whole and behind what it depends on. A
-sync covers what was there when it began, once it has returned.
+sync covers what was there when it began, once it has returned. After one that failed, the kernel
+takes pages for written that are not: no later sync covers them until they change or are marked.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ class File:
     pages: dict[int, Versions[bytes]] = field(default_factory=dict)
     size: Versions[int] = field(default_factory=lambda: Versions(0))
     syncs: list[tuple[int, int]] = field(default_factory=list)  # returned, began
+    failed: list[int] = field(default_factory=list)  # moments at which syncs failed
+    marked: list[tuple[int, range]] = field(default_factory=list)  # pages, as if they had changed
 
     @classmethod
     def on_disk(cls, data: bytes) -> File:
@@ -77,6 +80,29 @@ class File:
                 versions.later.append((moment, page))
         self.data = data
         return True
+
+    def versions(self, page: int, moment: int) -> list[bytes]:
+        """What a page may be on the device, the oldest first."""
+        known = self.pages.get(page)
+        if known is None:
+            return [ZEROS]
+        floor = -1
+        for returned, began in self.syncs:
+            if returned <= moment and not any(
+                self._is_forgotten(page, known, failure, began) for failure in self.failed
+            ):
+                floor = max(floor, began)
+        return known.between(floor, moment)
+
+    def _is_forgotten(self, page: int, known: Versions[bytes], failure: int, began: int) -> bool:
+        """Whether a sync that began then did not see a page that an earlier one failed to write."""
+        touched = [when for when, _ in known.later]
+        touched += [when for when, pages in self.marked if page in pages]
+        return failure < began and not any(failure < when <= began for when in touched)
+
+    def sizes(self, moment: int) -> list[int]:
+        """What its size may be on the device, the oldest first."""
+        return self.size.between(_floor(self.syncs, moment), moment)
 
 
 def _pages_of(data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -170,10 +196,9 @@ class History:
         for number, file in self.files.items():
             if number in loose:
                 continue
-            floor = _floor(file.syncs, moment)
-            found["size", number, 0] = len(file.size.between(floor, moment))
-            for page, versions in file.pages.items():
-                found["page", number, page] = len(versions.between(floor, moment))
+            found["size", number, 0] = len(file.sizes(moment))
+            for page in file.pages:
+                found["page", number, page] = len(file.versions(page, moment))
         return {key: count for key, count in found.items() if count > 1}
 
     def image(self, moment: int, picks: Mapping[Key, Pick], rng: random.Random) -> Image:
@@ -185,18 +210,13 @@ class History:
                 if rng.random() < 0.6:
                     built[name] = self._any_version(file, moment, rng)
                 continue
-            floor = _floor(file.syncs, moment)
-            sizes = file.size.between(floor, moment)
+            sizes = file.sizes(moment)
             pick = picks.get(("size", number, 0), len(sizes) - 1)
             assert isinstance(pick, int)
             size = sizes[pick]
             pages = []
             for page in range(-(-size // PAGE)):
-                known = file.pages.get(page)
-                if known is None:
-                    pages.append(ZEROS)
-                    continue
-                versions = known.between(floor, moment)
+                versions = file.versions(page, moment)
                 chosen = picks.get(("page", number, page), len(versions) - 1)
                 pages.append(
                     versions[chosen] if isinstance(chosen, int) else _torn(versions, chosen, rng)

@@ -9,6 +9,7 @@ so that a run is the same each time.
 from __future__ import annotations
 
 import ctypes
+import errno
 import itertools
 import os
 import signal
@@ -17,8 +18,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
-from penstock import _core, files, handle
-from tests.support.pages import History
+from penstock import _core, files, handle, segment
+from penstock.errors import from_os
+from tests.support.pages import PAGE, History
 
 LOOSE = frozenset({"control", "control.tmp"})
 _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_int)
@@ -53,6 +55,17 @@ def without_a_device() -> Iterator[None]:
         yield
 
 
+def _watched_map(recorder: Recorder) -> type[_core.SegmentMap]:
+    class WatchedMap(_core.SegmentMap):
+        """Tells the recorder which pages are marked as changed, since their bytes do not tell."""
+
+        def redirty(self, start: int, stop: int) -> None:
+            super().redirty(start, stop)
+            recorder.mark(self.path, start, stop)
+
+    return WatchedMap
+
+
 class Recorder:
     """Has a history look at a directory at every step that the package takes there."""
 
@@ -60,6 +73,7 @@ class Recorder:
         self.history = history
         self.directory = directory
         self.dies_at: str | None = None
+        self.fails = False  # whether the next sync of a file does
         self.last_words: Callable[[], None] = lambda: None
         self._points: Iterator[str] = iter(())
         self._armed = ""
@@ -110,6 +124,7 @@ class Recorder:
             for name in ("create_file", "rename", "unlink", "sync_data", "sync_dir"):
                 patches.enter_context(mock.patch.object(files, name, getattr(self, f"_{name}")))
             patches.enter_context(mock.patch.object(_core, "fail_point", self.look))
+            patches.enter_context(mock.patch.object(segment, "SegmentMap", _watched_map(self)))
             patches.enter_context(mock.patch.object(handle, "Keeper", Keeper))
             try:
                 yield
@@ -159,9 +174,20 @@ class Recorder:
         name = self._name(path)
         self.look(f"before sync of {name}")
         began = self.history.moment
-        self.history.pass_moment(f"synced {name}")
         file = self.history.files[self.history.names[name]]
+        self.history.pass_moment(f"{'failed to sync' if self.fails else 'synced'} {name}")
+        if self.fails:
+            self.fails = False
+            file.failed.append(began)
+            self.look("failed.sync")
+            raise from_os(OSError(errno.EIO, "a failing device"), "syncing", path)
         file.syncs.append((self.history.moment, began))
+
+    def mark(self, path: str, start: int, stop: int) -> None:
+        """Note that pages are marked as changed."""
+        self.history.pass_moment(f"marked {self._name(path)}")
+        file = self.history.files[self.history.names[self._name(path)]]
+        file.marked.append((self.history.moment, range(start // PAGE, -(-stop // PAGE))))
 
     def _sync_dir(self, fd: int, path: str) -> None:
         if path != self.directory:
