@@ -105,7 +105,7 @@ cdef int publish(
     With ``spans``, all events share ``parts[0]`` except for their values. ``terms`` may be NULL.
     """
     cdef uint64_t head = psk_get64(words + PSK_C_HEAD)
-    cdef uint64_t at, i, total, prefix, value_len, body = 0, append_ns
+    cdef uint64_t at, i, total, prefix = 0, value_len, body = 0, append_ns
     cdef const Parts *p = parts
     cdef const Parts *lead = NULL
     cdef const char *value
