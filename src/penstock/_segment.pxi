@@ -347,6 +347,26 @@ cdef class SegmentMap:
             raise Internal(f"{self.path}: cannot write at {offset}")
         memcpy(self.base + offset, &view[0], <size_t>view.shape[0])
 
+    def restamp(self, uint64_t limit, uint64_t seq_shift, uint64_t append_ns):
+        """Give all frames up to ``limit`` other seqs and another time; of a private segment only."""
+        cdef uint64_t at = self.data_offset, total = 0
+        cdef FrameState state = FRAME_GOOD
+        cdef char *p
+        if limit > self.mapped or limit > self.file_bytes or not self.writable:
+            raise Internal(f"{self.path}: cannot restamp up to {limit}")
+        with nogil:
+            while at < limit:
+                p = self.base + at
+                state = frame_check(p, limit - at, False, &total)
+                if state != FRAME_GOOD:
+                    break
+                psk_put64(p + PSK_FRAME_SEQ, psk_get64(p + PSK_FRAME_SEQ) + seq_shift)
+                psk_put64(p + PSK_FRAME_APPEND_NS, append_ns)
+                frame_sum(p, psk_get32(p) - 1)
+                at += total
+        if state != FRAME_GOOD:
+            raise self.damage(at, state)
+
     def write_frame(self, uint64_t offset, kind, body, uint64_t seq, uint64_t append_ns, uint64_t last_frame):
         """Write and commit a control frame; under the write lock. Returns the offset behind it."""
         cdef Parts p

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -93,6 +94,15 @@ def unlink(path: str) -> bool:
         except FileNotFoundError:
             return False
         return True
+
+
+def remove_tree(path: str) -> None:
+    """Delete a directory and all in it, or a file; nothing if it is not there."""
+    with _doing("deleting", path):
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        elif os.path.lexists(path):
+            os.unlink(path)
 
 
 def exists(path: str) -> bool:

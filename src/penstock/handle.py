@@ -48,6 +48,7 @@ class Handle(LogCore):
         any_file_system: bool,
         sync_seconds: float | None = None,
         sync_events: int | None = None,
+        private: Header | None = None,
     ) -> None:
         self._closed = True  # until it is open
         self.path = path
@@ -61,6 +62,7 @@ class Handle(LogCore):
         self._ahead: Ahead | None = None
         self._settings_seen: tuple[int, Settings] | None = None
         self._dir_generation = 0
+        self._private = private  # header of the first segment of a log that another will take over
         self._sync_seconds = sync_seconds
         self._sync_events = sync_events
         self._syncer: Syncer | None = None
@@ -118,7 +120,7 @@ class Handle(LogCore):
                 raise NotFound(f"{self.path}: there is no log here; create it first")
         recovery.sweep(self.path, store.names)
         if not found and new is not None:
-            recovery.create_first(self.path, dir_fd, new)
+            recovery.create_first(self.path, dir_fd, new, self._private)
             store.forget()
         uuid = recovery.settle_uuid(store)
         hint = control.old_words(self.path, uuid)
@@ -127,7 +129,7 @@ class Handle(LogCore):
         trusted = hint is not None and not hint[L.C_POISONED] and not hint[L.C_SYNCING] & 0xFFFFFFFF
         try:
             active = recovery.recover(store, dir_fd, hint, fresh=False)
-            words = active.words() | recovery.vouched(store).words()
+            words = active.words() | recovery.vouched(store).words(active)
             if not trusted:
                 words = durability.settle(store, dir_fd, words)
         except Io:
@@ -202,6 +204,8 @@ class Handle(LogCore):
         """The last writer to close leaves everything on the device; the error if it cannot."""
         attached = self._ctl
         if not self._writable or attached is None or self._inherited or attached.has_writers():
+            return None
+        if self._private is not None:
             return None
         try:
             if not attached.get(L.C_POISONED):
@@ -314,6 +318,11 @@ class Handle(LogCore):
         return m, header
 
     def _roll(self, attached: Control, m: SegmentMap, header: Header) -> None:
+        roll(self.path, attached.dir_fd, attached, self._state(attached, m, header))
+        self._map_active(attached)
+
+    def _state(self, attached: Control, m: SegmentMap, header: Header) -> Active:
+        """Under the write lock, with the log in order: the active segment and where it ends."""
         walk, _, _ = m.walk(header.data_offset)
         walk |= {
             "offset": attached.get(L.C_HEAD) & 0xFFFFFFFF,
@@ -325,8 +334,7 @@ class Handle(LogCore):
             "settings_offset": attached.get(L.C_SETTINGS_POS) & 0xFFFFFFFF,
             "producer_offset": attached.get(L.C_PRODUCER_POS) & 0xFFFFFFFF,
         }
-        roll(self.path, attached.dir_fd, attached, Active(m, header, walk))
-        self._map_active(attached)
+        return Active(m, header, walk)
 
     def _roll_for(self, nbytes: int) -> bool:
         """Roll to a larger segment if the settings have one that takes ``nbytes`` bytes."""
@@ -373,7 +381,9 @@ class Handle(LogCore):
                 return
             if self._ahead is None or self._keeper is None:
                 assert self._store.uuid is not None
-                self._ahead = Ahead(self.path, self._store.uuid, attached)
+                self._ahead = Ahead(
+                    self.path, self._store.uuid, attached, seals=self._private is None
+                )
                 self._keeper = Keeper(os.path.basename(self.path), self._ahead.work)
             self._ahead.active = (m, header, settings)
             self._keeper.ask()
@@ -418,8 +428,8 @@ class Handle(LogCore):
         except (PenstockError, RuntimeError) as error:
             logger.debug("%s: sync put off: %s", self.path, error)
 
-    def _produced(self, who: bytes, n: int, count: int) -> tuple[int | None, int]:
-        """First seq of what the producer appended under ``n``, if it did; and the table's place."""
+    def _produced(self, who: bytes, n: int) -> tuple[range | None, int]:
+        """The seqs of what the producer appended under ``n``, if it did; and the table's place."""
         self._check_writable()
         self._head()  # opens the log anew in a child
         attached = self._live()
@@ -429,7 +439,7 @@ class Handle(LogCore):
                 m, header = self._active_map, self._header
                 if m is not None and header is not None and m.number == pos >> 32:
                     table = self._producers.up_to(m, header, pos & 0xFFFFFFFF)
-                    return table.repeated(self.path, who, n, count), pos
+                    return table.done(self.path, who, n), pos
             self._make_ready(0, None)
 
     def _next_seq(self) -> int:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
 from penstock import files, segment
 from penstock.backup import backup as copy_log
 from penstock.errors import AlreadyExists, NotFound, PenstockError, Usage, WrongType
-from penstock.event import Buffer, Event
+from penstock.event import Buffer, Entry, Event, Headers
 from penstock.handle import Handle
 from penstock.layout import C_POISONED
+from penstock.load import load_into
 from penstock.reader import SEQ_MAX, Reader, bounds, key_bytes, topic_bytes
 from penstock.settings import Settings
 from penstock.stats import Stats, collect
@@ -190,6 +191,45 @@ class Log(Handle):
                 raise self._poisoned_error()
             self._sync_soon(now=True)
         return last
+
+    def load(
+        self,
+        values: Iterable[Buffer | Entry],
+        *,
+        key: Buffer | None = None,
+        topic: str | None = None,
+        headers: Headers | None = None,
+        time: Time | None = None,
+        expect: int | None = None,
+        producer: tuple[str, int] | None = None,
+        durable: bool = False,
+        timeout: float | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> range:
+        """Append any amount of events as one atomic unit and return their seqs as a range.
+
+        Like `extend`, for more than fits a segment or memory: ``values`` is gone through once, and
+        written to private segments that become part of the log all at once, at the end. Others
+        append meanwhile; if they do, the events are numbered anew under the write lock. With
+        ``producer=(id, n)`` a repeat is a no-op: it returns the seqs of the first time, without
+        looking at ``values``. ``progress`` is called with the number of events written so far.
+
+        >>> log = penstock.open(path)
+        >>> log.load((b"%d" % i for i in range(100_000)), producer=("import", 1))
+        range(1, 100001)
+        >>> log.load([], producer=("import", 1))
+        range(1, 100001)
+        """
+        return load_into(
+            self,
+            values,
+            {"key": key, "topic": topic, "headers": headers, "time": time},
+            expect=expect,
+            producer=producer,
+            durable=durable,
+            timeout=timeout,
+            progress=progress,
+        )
 
     def wait_durable(self, seq: int, timeout: float | None = None) -> None:
         """Return when the event ``seq`` is on the device, syncing if nobody else does.

@@ -20,13 +20,14 @@ from penstock._core import Control, SegmentMap
 from penstock.control import Words, position
 from penstock.durability import poisoning
 from penstock.errors import Corrupt, Usage
-from penstock.segment import Header
+from penstock.segment import Header, Slot
 from penstock.settings import Settings
 from penstock.store import Store
 
 logger = logging.getLogger("penstock")
 
 NEXT = "next.tmp"
+LOAD = "load."  # a directory: a load that is not part of the log yet
 LOST = "lost-"
 LOOK_BACK = 8  # segments to look at for the roll frame that leads to the newest
 
@@ -79,13 +80,15 @@ class Active:
 
 def is_leftover(name: str) -> bool:
     """Whether a file is the unfinished work of a process that died."""
-    return name == control.TEMPORARY or (name.startswith("next.") and name.endswith(".tmp"))
+    return name == control.TEMPORARY or (name.startswith(("next.", LOAD)) and name.endswith(".tmp"))
 
 
 def sweep(directory: str, names: list[str]) -> None:
     """Delete the leftovers among ``names``; under LOCK_EX only."""
     for name in names:
-        if is_leftover(name):
+        if name.startswith(LOAD) and is_leftover(name):
+            files.remove_tree(os.path.join(directory, name))
+        elif is_leftover(name):
             files.unlink(os.path.join(directory, name))
 
 
@@ -100,9 +103,11 @@ def check_is_free(directory: str) -> None:
         )
 
 
-def create_first(directory: str, dir_fd: int, settings: Settings) -> None:
-    """Make the first segment of a new log."""
-    header = Header(
+def create_first(
+    directory: str, dir_fd: int, settings: Settings, header: Header | None = None
+) -> None:
+    """Make the first segment of a new log, or of one that will become part of another."""
+    header = header or Header(
         uuid=os.urandom(16),
         base_seq=1,
         number=1,
@@ -155,6 +160,15 @@ def _fits(temporary: str, header: Header) -> bool:
 
 def name_segment(directory: str, dir_fd: int, header: Header, live: Control | None = None) -> None:
     """Make the started segment part of the log. ``live``: others have the log open."""
+    put_in_place(os.path.join(directory, NEXT), directory, header)
+    _core.fail_point("segment.named")
+    with poisoning(live):
+        files.sync_dir(dir_fd, directory)
+    _core.fail_point("segment.synced")
+
+
+def put_in_place(source: str, directory: str, header: Header) -> None:
+    """Give a finished file the name that its header asks for."""
     name = os.path.join(directory, segment.file_name(header.base_seq))
     if files.exists(name):  # never overwritten
         if _is_own(name, header):
@@ -162,15 +176,11 @@ def name_segment(directory: str, dir_fd: int, header: Header, live: Control | No
         aside = f"{name}.foreign-{_core.now_ns()}"
         logger.warning("%s: is not part of this log and in the way; renamed to %s", name, aside)
         files.rename(name, aside)
-    files.rename(os.path.join(directory, NEXT), name)
-    _core.fail_point("segment.named")
-    with poisoning(live):
-        files.sync_dir(dir_fd, directory)
-    _core.fail_point("segment.synced")
+    files.rename(source, name)
 
 
 def _is_own(path: str, header: Header) -> bool:
-    """Whether a file is a segment of the same log with the same place in it."""
+    """Whether a file is a segment of the same log."""
     fd = files.open_file(path, write=False)
     try:
         there = segment.read_header(fd, path)
@@ -178,7 +188,7 @@ def _is_own(path: str, header: Header) -> bool:
         return False
     finally:
         files.close(fd)
-    return (there.uuid, there.number) == (header.uuid, header.number)
+    return there.uuid == header.uuid
 
 
 def successor_of(active: Active) -> tuple[Header, bytes]:
@@ -239,11 +249,14 @@ class Vouched:
     offset: int  # in that segment; 0: its start
     generation: int  # of that segment's newest checkpoint
 
-    def words(self) -> Words:
-        """Control's words for it."""
+    def words(self, active: Active) -> Words:
+        """Control's words for it, in a log with that active segment."""
+        offset = self.offset
+        if not offset and self.number == active.map.number:
+            offset = active.header.data_offset
         return {
             L.C_DURABLE_SEQ: self.seq,
-            L.C_DURABLE_POS: position(self.number, self.offset),
+            L.C_DURABLE_POS: position(self.number, offset),
             L.C_DURABLE_BASE: self.base_seq,
             L.C_SLOT: position(self.number, self.generation),
         }
@@ -419,19 +432,10 @@ def _walk(m: SegmentMap, header: Header, hint: Words | None, *, write: bool) -> 
         if active is not None:
             return active
     slot = segment.newest_slot(m.fd, header, m.path)
-    resume = {}
-    index_from = 0
-    if slot is not None and slot.offset > header.data_offset:
-        resume = {
-            "settings_offset": slot.settings_offset,
-            "producer_offset": slot.producer_offset,
-            "monotone": slot.monotone,
-        }
-        index_from = slot.index_count
-    try:
-        walk, state, bad_at = m.walk(limit, resume=resume, index_from=index_from, write_index=write)
-    except Corrupt:  # the index is damaged; the frames may be whole
-        walk, state, bad_at = m.walk(limit, write_index=write)
+    known = None
+    if slot is not None and slot.generation > 1:
+        known = _up_to_checkpoint(m, slot, write=write)
+    walk, state, bad_at = m.walk(limit, resume=known, write_index=write)
     end = walk["offset"]
     lost_checkpoint = slot is not None and end < slot.offset
     # Control is only a hint: where it claims frames and there are just zeros, it is the one that
@@ -440,6 +444,27 @@ def _walk(m: SegmentMap, header: Header, hint: Words | None, *, write: bool) -> 
     if lost_checkpoint or lost_head:
         raise m.damage(bad_at or end, state, walk["next_seq"] - 1)
     return Active(m, header, walk)
+
+
+def _up_to_checkpoint(m: SegmentMap, slot: Slot, *, write: bool) -> dict[str, Any] | None:
+    """Where a walk stands at the checkpoint; None if it has to be walked from the start.
+
+    What it says of all frames before it counts, since the index has no checksum.
+    """
+    said = {
+        "settings_offset": slot.settings_offset,
+        "producer_offset": slot.producer_offset,
+        "event_max_ns": slot.event_max_ns,
+        "monotone": slot.monotone,
+    }
+    try:
+        walk, _, _ = m.walk(
+            min(slot.offset, m.grown()), index_from=slot.index_count, write_index=write
+        )
+    except Corrupt:
+        return None
+    ended = (walk["offset"], walk["next_seq"], walk["last_frame"])
+    return walk | said if ended == (slot.offset, slot.last_seq + 1, slot.last_frame) else None
 
 
 def _from_hint(

@@ -42,6 +42,21 @@ class Acks:
         os.write(self._fd, f"a {self.writer} {self.counter} {seq}\n".encode())
         return int(seq)
 
+    def load(self, log: Log, sizes: list[int]) -> int:
+        """Load events of these sizes; returns the first seq."""
+        self.counter += 1
+        count = len(sizes)
+        marks = [Mark(self.writer, self.counter, i, count, size) for i, size in enumerate(sizes)]
+        os.write(self._fd, f"i {self.writer} {self.counter} {count}\n".encode())
+        try:
+            seqs = log.load((make(mark) for mark in marks), producer=(self.writer, self.counter))
+        except PenstockError:
+            os.write(self._fd, f"r {self.writer} {self.counter} 0\n".encode())
+            raise
+        assert len(seqs) == count
+        os.write(self._fd, f"a {self.writer} {self.counter} {seqs[0]}\n".encode())
+        return seqs[0]
+
     def append_random(self, log: Log, rng: random.Random, limit: int) -> int:
         """Append something of random shape that fits ``limit`` bytes."""
         if rng.random() < 0.7:

@@ -39,6 +39,7 @@ USES: dict[str, Callable[[penstock.Log], Any]] = {
     "backup": lambda log: log.backup(f"{log.path}-copy"),
     "append durable": lambda log: log.append(b"x", durable=True),
     "append of a producer": lambda log: log.append(b"x", producer=("p", 1)),
+    "load": lambda log: log.load([b"x"] * 10),
     "sync": lambda log: log.sync(),
     "sync soon": lambda log: log.sync(wait=False),
     "wait_durable": lambda log: log.wait_durable(1),
@@ -48,7 +49,7 @@ USES: dict[str, Callable[[penstock.Log], Any]] = {
 }
 WRITES = [
     *("append", "append long", "extend", "configure", "roll", "append durable"),
-    *("append of a producer", "sync", "sync soon", "wait_durable"),
+    *("append of a producer", "load", "sync", "sync soon", "wait_durable"),
 ]
 
 
