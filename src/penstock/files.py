@@ -12,22 +12,29 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from penstock import _core
-from penstock.errors import Busy, from_os
+from penstock.errors import Busy, PenstockError, from_os
 
 _PUNCH_HOLE = 0x02
 _KEEP_SIZE = 0x01
 
 
-@contextmanager
-def _doing(what: str, path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise from_os(error, what, path) from error
+class _doing:
+    """Gives an OSError of its block the type and the words that it deserves."""
+
+    __slots__ = ("_path", "_what")
+
+    def __init__(self, what: str, path: str) -> None:
+        self._what = what
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, OSError) and not isinstance(error, PenstockError):
+            raise from_os(error, self._what, self._path) from error
 
 
 def open_dir(path: str) -> int:

@@ -17,6 +17,7 @@ from typing import Self
 from penstock import _core, control, durability, files, recovery, segment
 from penstock import layout as L
 from penstock._core import Control, LogCore, SegmentMap
+from penstock.durability import Snapshot
 from penstock.errors import Busy, Closed, Io, NotFound, PenstockError, Permission
 from penstock.filesystem import check_file_system
 from penstock.producers import Follower
@@ -396,10 +397,10 @@ class Handle(LogCore):
         attached = self._live()
 
         def run() -> None:
-            words = attached.words_when_still(timeout)
-            while not durability.in_order(words):
+            words = Snapshot(attached.words_when_still(timeout))
+            while not words.in_order:
                 self._make_ready(0, timeout)
-                words = attached.words_when_still(timeout)
+                words = Snapshot(attached.words_when_still(timeout))
             durability.sync(self._store, attached, self._active_map, words)
 
         durability.sync_to(self.path, attached, seq, timeout, run)

@@ -17,6 +17,7 @@ from penstock._core import SegmentMap
 from penstock.errors import Corrupt, UnsupportedVersion
 
 SUFFIX = ".seg"
+_SLOT = struct.Struct("<8s10Q")
 _NAME = re.compile(r"(?!0{20})[0-9]{20}\.seg")
 
 
@@ -189,11 +190,10 @@ class Slot:
     def pack(self) -> bytes:
         """The 512 bytes that stand at the start of a checkpoint page."""
         data = bytearray(L.SLOT_BYTES)
-        data[: len(L.SLOT_MAGIC)] = L.SLOT_MAGIC
-        struct.pack_into(
-            "<QQQQQQQQQQ",
+        _SLOT.pack_into(
             data,
-            L.SLOT_GENERATION,
+            0,
+            L.SLOT_MAGIC,
             self.generation,
             self.offset,
             self.last_frame,
@@ -215,9 +215,9 @@ class Slot:
             return None
         if not _page_is_good(data, L.SLOT_CRC):
             return None
-        fields = struct.unpack_from("<QQQQQQQQQQ", data, L.SLOT_GENERATION)
-        generation, offset, last_frame, last_seq, last_append_ns, settings_offset = fields[:6]
-        index_count, event_max_ns, flags, producer_offset = fields[6:]
+        fields = _SLOT.unpack_from(data)
+        generation, offset, last_frame, last_seq, last_append_ns, settings_offset = fields[1:7]
+        index_count, event_max_ns, flags, producer_offset = fields[7:]
         slot = cls(
             generation=generation,
             offset=offset,

@@ -57,12 +57,12 @@ class Ahead:
     def _sync_finished(self) -> None:
         """Have what is to be sealed on the device first."""
         control = self._control
-        words = control.words_when_still(PATIENCE)
-        upto = int.from_bytes(words[L.C_ACTIVE_BASE : L.C_ACTIVE_BASE + 8], "little") - 1
+        words = durability.Snapshot(control.words_when_still(PATIENCE))
 
         def run() -> None:
             durability.sync_finished(self._store, control, words)
 
+        upto = words[L.C_ACTIVE_BASE] - 1
         durability.sync_to(self._directory, control, upto, None, run)
 
     def _allocate(self, m: SegmentMap, header: Header) -> int:
