@@ -86,6 +86,8 @@ def build(directory: str, uuid: bytes, words: Words, mode: int) -> None:
             struct.pack_into("<Q", page, at, value)
         files.write_at(fd, bytes(page), 0, temporary)
         _core.fail_point("control.written")
+        # Over an old file, ext4 would write the new one out first, and whoever opens would wait.
+        files.unlink(os.path.join(directory, NAME))
         files.rename(temporary, os.path.join(directory, NAME))
         _core.fail_point("control.renamed")
     finally:
