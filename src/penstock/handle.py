@@ -210,7 +210,7 @@ class Handle(LogCore):
             return None
         try:
             if not attached.get(L.C_POISONED):
-                self._sync(attached.get(L.C_NEXT_SEQ) - 1, CLOSE_PATIENCE)
+                self._sync_all(CLOSE_PATIENCE)
         except Busy:  # a stopped process holds the log; the next opener does without
             return None
         except PenstockError as error:
@@ -392,8 +392,12 @@ class Handle(LogCore):
     def _poisoned_error(self) -> PenstockError:
         return durability.poisoned_error(self.path)
 
-    def _sync(self, seq: int, timeout: float | None) -> None:
-        """Return when everything up to ``seq`` is on the device."""
+    def _sync_all(self, timeout: float | None) -> None:
+        """Return when every frame is on the device that is there now."""
+        self._sync(L.C_DURABLE_POS, self._head(), timeout)
+
+    def _sync(self, word: int, goal: int, timeout: float | None) -> None:
+        """Return when that much is on the device; see `durability.sync_to`."""
         attached = self._live()
 
         def run() -> None:
@@ -403,7 +407,7 @@ class Handle(LogCore):
                 words = Snapshot(attached.words_when_still(timeout))
             durability.sync(self._store, attached, self._active_map, words)
 
-        durability.sync_to(self.path, attached, seq, timeout, run)
+        durability.sync_to(self.path, attached, word, goal, timeout, run)
 
     def _durable_seq(self) -> int:
         """The last seq that is on the device."""

@@ -12,7 +12,7 @@ from penstock.backup import backup as copy_log
 from penstock.errors import AlreadyExists, NotFound, PenstockError, Usage, WrongType
 from penstock.event import Buffer, Entry, Event, Headers
 from penstock.handle import Handle
-from penstock.layout import C_POISONED
+from penstock.layout import C_DURABLE_SEQ, C_POISONED
 from penstock.load import load_into
 from penstock.reader import SEQ_MAX, Reader, bounds, key_bytes, topic_bytes
 from penstock.settings import Settings
@@ -185,7 +185,7 @@ class Log(Handle):
         self._check_writable()
         last = self.last_seq
         if wait:
-            self._sync(last, timeout)
+            self._sync_all(timeout)
         else:
             if self._live().get(C_POISONED):
                 raise self._poisoned_error()
@@ -244,7 +244,7 @@ class Log(Handle):
             raise WrongType(f"seq is a whole number, not {type(seq).__name__}")
         if seq > self.last_seq:
             raise self._no_such_seq(seq)
-        self._sync(seq, timeout)
+        self._sync(C_DURABLE_SEQ, seq, timeout)
 
     def topics(self) -> set[str]:
         """The distinct topics of all events; an event without a topic has the empty one."""
