@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -64,7 +65,7 @@ def make_dir(path: str, mode: int) -> bool:
             os.mkdir(path, mode)
         except FileExistsError:
             return False
-        os.chmod(path, mode)
+        os.chmod(path, mode | os.stat(path).st_mode & stat.S_ISGID)  # the group is the parent's
         return True
 
 
