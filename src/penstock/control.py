@@ -27,7 +27,7 @@ from collections.abc import Callable
 from penstock import _core, files
 from penstock import layout as L
 from penstock._core import Control
-from penstock.errors import Busy, Io, NotFound, PenstockError
+from penstock.errors import Busy, Io, NotFound, PenstockError, from_os
 
 NAME = "control"
 TEMPORARY = "control.tmp"
@@ -158,7 +158,10 @@ def _open(directory: str, *, write: bool, token: bool) -> tuple[Control | None, 
     if why is not None:
         files.close(fd)
         return None, why
-    mapped = Control(fd, write, token)
+    try:
+        mapped = Control(fd, write, token)
+    except OSError as error:
+        raise from_os(error, "mapping", path) from error
     if files.same_file(mapped.fd, path):
         return mapped, ""
     mapped.close()

@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 import time
 
 from penstock import _core
@@ -44,10 +45,10 @@ def open_dir(path: str) -> int:
 
 
 def open_file(path: str, *, write: bool) -> int:
-    """Open an existing file; a symbolic link in the last place is refused."""
+    """Open an existing file; a symbolic link in the last place is refused, a pipe not waited for."""
     with _doing("opening", path):
         mode = os.O_RDWR if write else os.O_RDONLY
-        return os.open(path, mode | os.O_CLOEXEC | os.O_NOFOLLOW)
+        return os.open(path, mode | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def create_file(path: str, mode: int) -> int:
@@ -72,7 +73,7 @@ def make_dir(path: str, mode: int) -> bool:
             os.mkdir(path, mode)
         except FileExistsError:
             return False
-        os.chmod(path, mode)
+        os.chmod(path, mode | os.stat(path).st_mode & stat.S_ISGID)  # the group is the parent's
         return True
 
 

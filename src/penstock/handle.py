@@ -369,7 +369,7 @@ class Handle(LogCore):
         """Have the keeper allocate, prepare and seal. It never raises: the append is done."""
         try:
             self._ask_keeper()
-        except (PenstockError, OSError, RuntimeError) as error:
+        except (PenstockError, OSError, RuntimeError, MemoryError) as error:
             logger.debug("%s: maintenance put off: %s", self.path, error)
 
     def _ask_keeper(self) -> None:

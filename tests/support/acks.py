@@ -36,7 +36,7 @@ class Acks:
                 seq = log.append(items[0], timeout=timeout)
             else:
                 seq = log.append(items[0].value, key=items[0].key, timeout=timeout)
-        except PenstockError:
+        except (PenstockError, MemoryError):
             os.write(self._fd, f"r {self.writer} {self.counter} 0\n".encode())
             raise
         os.write(self._fd, f"a {self.writer} {self.counter} {seq}\n".encode())
