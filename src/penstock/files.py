@@ -104,6 +104,17 @@ def unlink(path: str) -> bool:
         return True
 
 
+def is_dir(path: str) -> bool | None:
+    """Whether a directory has that name; None if nothing has. Not being let look is an error."""
+    with _doing("looking at", path):
+        try:
+            return stat.S_ISDIR(os.stat(path).st_mode)
+        except FileNotFoundError:
+            return False if os.path.lexists(path) else None
+        except NotADirectoryError:
+            return None
+
+
 def remove_tree(path: str) -> None:
     """Delete a directory and all in it, or a file; nothing if it is not there."""
     with _doing("deleting", path):

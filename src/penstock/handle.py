@@ -202,7 +202,7 @@ class Handle(LogCore):
             raise failed
 
     def _checkpoint(self) -> PenstockError | None:
-        """The last writer to close leaves everything on the device; the error if it cannot."""
+        """The last writer to close leaves everything on the device; the error if a sync fails."""
         attached = self._ctl
         if not self._writable or attached is None or self._inherited or attached.has_writers():
             return None
@@ -214,7 +214,9 @@ class Handle(LogCore):
         except Busy:  # a stopped process holds the log; the next opener does without
             return None
         except PenstockError as error:
-            return error
+            if attached.get(L.C_POISONED):
+                return error
+            logger.warning("%s: was closed without a checkpoint: %s", self.path, error)
         return None
 
     def _release(self) -> None:

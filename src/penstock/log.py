@@ -354,11 +354,12 @@ def open(
         raise Usage(f"mode is 'rw' or 'r', not {mode!r}")
     _check_periods(sync_seconds, sync_events)
     wanted = Settings().changed(**settings)
-    if os.path.lexists(text) and not os.path.isdir(text):
+    there = files.is_dir(text)
+    if there is False:
         raise Usage(f"{text}: is not a directory, so not a segmented log")
     if mode == "rw" and create:
         files.make_dir(text, wanted.dir_mode)
-    elif not os.path.isdir(text):
+    elif there is None:
         raise NotFound(f"{text}: there is no log here")
     return Log(
         text,
