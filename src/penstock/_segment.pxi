@@ -16,6 +16,8 @@ cdef struct Walk:
     uint64_t block_event_max_ns
     uint64_t index_count
     uint64_t count             # events seen by this walk
+    uint64_t first_seq         # of those, 0: none
+    uint64_t last_seq
     uint64_t event_min_ns
     uint64_t event_seen_max_ns
     uint64_t first_append_ns
@@ -23,6 +25,25 @@ cdef struct Walk:
     bint monotone              # event times never went back in the log up to here
     bint monotone_here         # ... nor among the events seen by this walk
     bint rolled                # the last frame is a roll frame; next_seq names the successor
+
+
+cdef void walk_start(
+    Walk *w, uint64_t data_offset, uint64_t base_seq, uint64_t append_ns, uint64_t event_max_ns, bint monotone
+) noexcept nogil:
+    """Stand at the start of a segment; the times are those of the log before it."""
+    memset(w, 0, sizeof(Walk))
+    w.offset = data_offset
+    w.next_seq = base_seq
+    w.last_append_ns = append_ns
+    w.event_max_ns = event_max_ns
+    w.monotone = monotone
+    w.monotone_here = True
+    w.digest = 0xFFFFFFFF
+    w.block_offset = data_offset
+    w.block_seq = base_seq
+    w.block_append_ns = append_ns
+    w.block_event_min_ns = U64_MAX
+    w.event_min_ns = U64_MAX
 
 
 cdef inline void walk_block(Walk *w, char *index, uint64_t at, uint64_t seq, uint64_t append_ns) noexcept nogil:
@@ -63,6 +84,8 @@ cdef inline void walk_accept(Walk *w, const char *p, uint64_t total, char *index
         event_ns = frame_event_ns(p)
         if w.count == 0:
             w.first_append_ns = append_ns
+            w.first_seq = seq
+        w.last_seq = seq
         if event_ns < w.event_seen_max_ns:
             w.monotone_here = False
         else:
@@ -418,19 +441,9 @@ cdef class SegmentMap:
         )
 
     cdef void walk_begin(self, Walk *w) noexcept:
-        memset(w, 0, sizeof(Walk))
-        w.offset = self.data_offset
-        w.next_seq = self.base_seq
-        w.last_append_ns = self.prior_append_ns
-        w.event_max_ns = self.prior_event_max_ns
-        w.monotone = self.prior_monotone
-        w.monotone_here = True
-        w.digest = 0xFFFFFFFF
-        w.block_offset = self.data_offset
-        w.block_seq = self.base_seq
-        w.block_append_ns = self.prior_append_ns
-        w.block_event_min_ns = U64_MAX
-        w.event_min_ns = U64_MAX
+        walk_start(
+            w, self.data_offset, self.base_seq, self.prior_append_ns, self.prior_event_max_ns,
+            self.prior_monotone)
 
     def walk(self, uint64_t limit, *, resume=None, uint64_t index_from=0, bint check_crc=True, bint write_index=False):
         """Walk valid batches up to ``limit``; return (fields, state, offset of the bad frame).
@@ -605,29 +618,27 @@ cdef class SegmentMap:
         The frames of one batch whose first frame was never published do not count: that is what
         a writer leaves that died inside a batch.
         """
-        cdef uint64_t at = start, total = 0, back
+        cdef Search s
+        cdef uint64_t back
         cdef bint found = False
         if limit > self.mapped or limit > self.file_bytes:
             raise Internal(f"{self.path}: cannot look up to {limit}")
+        if start + PSK_FRAME_HEADER_BYTES > limit:
+            return False
         with nogil:
-            while at + PSK_FRAME_HEADER_BYTES <= limit and not found:
-                if psk_get32(self.base + at) == 0 or (
-                    frame_check(self.base + at, limit - at, True, &total) != FRAME_GOOD
-                ):
-                    at += 8
-                    continue
-                back = psk_get32(self.base + at + PSK_FRAME_BACK)
+            search_begin(
+                &s, self.base + start, start, limit, seq, 0, self.generation > 0, 4 * (limit - start))
+            s.eager = True
+            while not found and find_frame(&s, self.base, 0, limit) == FIND_HIT:
+                back = psk_get32(self.base + s.at + PSK_FRAME_BACK)
                 found = (
-                    is_event(self.base + at)
-                    and psk_get64(self.base + at + PSK_FRAME_SEQ) >= seq
-                    and psk_get32(self.base + at + PSK_FRAME_BATCH_LEFT) == 0
-                    and not (
-                        0 < back <= at - self.data_offset
-                        and psk_get32(self.base + at - back + PSK_FRAME_BATCH_LEFT) == 1
-                    )
+                    is_event(self.base + s.at)
+                    and psk_get32(self.base + s.at + PSK_FRAME_BATCH_LEFT) == 0
+                    and psk_get32(self.base + s.at - back + PSK_FRAME_BATCH_LEFT) != 1
                 )
-                at += total
-        return bool(found)
+                s.jumping = False
+                s.at += align8(PSK_FRAME_HEADER_BYTES + <uint64_t>psk_get32(self.base + s.at) - 1)
+        return bool(found or s.budget == 0)
 
     def topics(self, uint64_t start, uint64_t limit):
         """The distinct topics of the events from ``start`` to ``limit``, as a set of bytes."""

@@ -44,10 +44,10 @@ def open_dir(path: str) -> int:
 
 
 def open_file(path: str, *, write: bool) -> int:
-    """Open an existing file; a symbolic link in the last place is refused."""
+    """Open an existing file; a symbolic link in the last place is refused, a pipe does not block."""
     with _doing("opening", path):
         mode = os.O_RDWR if write else os.O_RDONLY
-        return os.open(path, mode | os.O_CLOEXEC | os.O_NOFOLLOW)
+        return os.open(path, mode | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def create_file(path: str, mode: int) -> int:
