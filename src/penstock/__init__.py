@@ -38,6 +38,7 @@ from penstock.log import Log, create, open
 from penstock.reader import Reader
 from penstock.settings import Settings
 from penstock.stats import Stats
+from penstock.verify import Problem, Report, verify
 
 __version__ = "0.1.0.dev0"
 
@@ -60,7 +61,9 @@ __all__ = [
     "PenstockError",
     "Permission",
     "Poisoned",
+    "Problem",
     "Reader",
+    "Report",
     "Settings",
     "Stats",
     "TooLarge",
@@ -69,6 +72,7 @@ __all__ = [
     "WrongType",
     "create",
     "open",
+    "verify",
 ]
 
 logging.getLogger("penstock").addHandler(logging.NullHandler())

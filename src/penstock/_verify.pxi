@@ -205,7 +205,7 @@ cdef class Scan:
     cdef readonly uint64_t frames
     cdef uint64_t before_frames
     cdef uint64_t mark
-    cdef bint holes, in_batch, broken
+    cdef bint holes, in_batch, broken, holed
     cdef uint32_t want_left
     cdef uint64_t summed_at, budget
     cdef int sum
@@ -224,6 +224,7 @@ cdef class Scan:
     cdef char *out
     cdef uint64_t out_room, out_used
     cdef readonly uint64_t out_at, out_last, out_batch
+    cdef uint64_t out_producer
     cdef bint flatten, long_done
 
     def __cinit__(self):
@@ -235,7 +236,7 @@ cdef class Scan:
     def __init__(
         self, uint64_t data_offset, uint64_t base_seq, uint64_t limit, *, bint holes=False,
         uint64_t prior_append_ns=0, uint64_t prior_event_max_ns=0, bint monotone=True,
-        uint64_t mark=0, bint copy=False,
+        uint64_t mark=0, uint64_t copy_to=0,
     ):
         limit &= ~<uint64_t>7
         if data_offset % 8 or limit < data_offset:
@@ -253,12 +254,12 @@ cdef class Scan:
         if self.index == NULL or self.topic_bytes == NULL or self.topic_slots == NULL:
             raise MemoryError
         memset(self.topic_slots, 0, TOPIC_TABLE * sizeof(uint16_t))
-        if copy:
+        if copy_to:
             self.out_room = PSK_SCAN_WINDOW_BYTES
             self.out = <char *>PyMem_Malloc(self.out_room)
             if self.out == NULL:
                 raise MemoryError
-            self.out_at = data_offset
+            self.out_at = copy_to
 
     def __dealloc__(self):
         PyMem_Free(self.index)
@@ -280,11 +281,6 @@ cdef class Scan:
     def unknown_kind(self):
         """Whether the frame that is damaged is intact, but of a newer Penstock."""
         return self.state == FRAME_KIND
-
-    @property
-    def unpublished(self):
-        """Whether the frame that is damaged has a commit word of 0."""
-        return self.state == FRAME_ZERO
 
     @property
     def batch_start(self):
@@ -426,6 +422,7 @@ cdef class Scan:
             self.w.last_frame = self.search.at - psk_get32(p + PSK_FRAME_BACK)
             self.w.next_seq = psk_get64(p + PSK_FRAME_SEQ)
             self.in_batch = False
+            self.holed = True
             self.flatten = p[PSK_FRAME_KIND] != PSK_KIND_PRODUCER
             self.state = FRAME_GOOD
             self.mode = MODE_FRAMES
@@ -470,6 +467,8 @@ cdef class Scan:
                     or psk_get32(p + PSK_FRAME_BACK) != (at - w.last_frame if w.last_frame else 0)
                 ):
                     state = FRAME_ORDER
+                elif p[PSK_FRAME_KIND] == PSK_KIND_PRODUCER:
+                    state = self.check_producer(p)
             if state != FRAME_GOOD:
                 self.state = state
                 if state == FRAME_CRC:
@@ -508,6 +507,18 @@ cdef class Scan:
                 self.marked = w[0]
         return SCAN_END
 
+    cdef FrameState check_producer(self, const char *p) noexcept nogil:
+        """A producer frame names the one before it, which may be lost if there was damage."""
+        cdef uint64_t body = psk_get32(p) - 1
+        if body != <uint64_t>psk_get16(p + PSK_FRAME_KEY_LEN) + PSK_PRODUCER_BYTES:
+            return FRAME_LENGTH
+        if not self.holed and (
+            psk_get32(p + PSK_FRAME_HEADER_BYTES + body - PSK_PRODUCER_BYTES + PSK_PRODUCER_PREVIOUS)
+            != self.w.producer_offset
+        ):
+            return FRAME_ORDER
+        return FRAME_GOOD
+
     cdef void copy(self, const char *p, uint64_t total, uint32_t left) noexcept nogil:
         """Copy a valid frame to where it belongs now."""
         cdef char *dst = self.out + self.out_used
@@ -518,6 +529,11 @@ cdef class Scan:
             psk_put32(dst + PSK_FRAME_BACK, <uint32_t>(self.out_at - self.out_last) if self.out_last else 0)
             if self.flatten:
                 psk_put32(dst + PSK_FRAME_BATCH_LEFT, 0)
+            if p[PSK_FRAME_KIND] == PSK_KIND_PRODUCER:
+                psk_put32(
+                    dst + PSK_FRAME_HEADER_BYTES + body - PSK_PRODUCER_BYTES + PSK_PRODUCER_PREVIOUS,
+                    <uint32_t>self.out_producer)
+                self.out_producer = self.out_at
             frame_sum(dst, body)
             self.out_used += total
         self.long_done = False

@@ -82,6 +82,7 @@ class Source:
         """Whether the checksum of a long frame is right."""
         end = offset + L.FRAME_HEADER_BYTES + commit - 1
         at = offset + L.FRAME_SEQ
+        wanted: int
         (wanted,) = struct.unpack("<I", self.read(offset + L.FRAME_CRC, 4).ljust(4, b"\0"))
         value = 0
         while at < end:
@@ -215,6 +216,8 @@ class _Finder:
         if self.scan.batch_start is not None:
             return self.scan.batch_sum
         head = self.source.read(start, L.FRAME_HEADER_BYTES).ljust(L.FRAME_HEADER_BYTES, b"\0")
+        seq: int
+        left: int
         (seq,) = struct.unpack_from("<Q", head, L.FRAME_SEQ)
         (left,) = struct.unpack_from("<I", head, L.FRAME_BATCH_LEFT)
         if seq == expected:
@@ -314,6 +317,7 @@ class Segment:
     footer_bad: bool = False
     index_bad: int | None = None  # first entry that is not what the frames want
     index_wanted: int = 0  # entries that were compared
+    producers_bad: bool = False
     frames: Frames | None = None
     unreadable: list[int] = field(default_factory=list)
 
@@ -395,6 +399,8 @@ def examine(
         _read_slots(found, source, header)
         if live_end is None:
             _read_footer(found, source, header)
+        table = source.read(header.producers_offset, header.producers_bytes)
+        found.producers_bad = bool(table) and _core.crc32c(table) != header.producers_crc
         limit = min(found.size, header.footer_offset)
         sure = found.sure
         if live_end is not None:
@@ -476,6 +482,8 @@ def guess_header(found: Segment, before: Segment | None, after: Segment | None) 
         prior_append_ns=0,
         prior_event_max_ns=0,
         monotone=False,
+        producers_bytes=0,
+        producers_crc=0,
     )
     if near is before and before is not None and before.frames is not None:
         walk = before.walk
@@ -498,8 +506,10 @@ def guess_header(found: Segment, before: Segment | None, after: Segment | None) 
             if footer is not None:
                 return footer
         for header in guesses:
-            if _first_frame_fits(source, header):
-                return header
+            for nbytes in range(0, header.segment_bytes // L.PRODUCERS_SHARE + 1, L.PAGE):
+                with_table = replace(header, producers_bytes=nbytes)
+                if _first_frame_fits(source, with_table):
+                    return with_table
     finally:
         source.close()
     return guesses[0]
@@ -518,15 +528,13 @@ def _footer_for(source: Source, header: Header) -> Header | None:
 
 
 def _first_frame_fits(source: Source, header: Header) -> bool:
+    """Whether the first frame stands where that header says that frames begin."""
     limit = min(source.size, header.footer_offset)
-    if limit < header.data_offset + L.FRAME_HEADER_BYTES:
+    at = header.data_offset
+    start = source.read(at, L.FRAME_HEADER_BYTES) if at + L.FRAME_HEADER_BYTES <= limit else b""
+    if len(start) < L.FRAME_HEADER_BYTES or not any(start):
         return False
-    scan = Scan(header.data_offset, header.base_seq, limit, holes=True)
-    for status in pump(scan, source):
-        if scan.frames:
-            return True
-        if status in ("damaged", "end"):
-            return False
-        if status == "more" and scan.at > header.data_offset:
-            return True
-    return False
+    (commit,) = struct.unpack_from("<I", start, L.FRAME_COMMIT)
+    seq, _, back = struct.unpack_from("<QQI", start, L.FRAME_SEQ)
+    fits = back == 0 and seq >= header.base_seq and 0 < commit <= limit - at
+    return fits and source.frame_is_valid(at, commit)

@@ -14,7 +14,7 @@ import shutil
 import time
 
 from penstock import _core
-from penstock.errors import Busy, PenstockError, from_os
+from penstock.errors import Busy, PenstockError, Usage, WrongType, from_os
 
 _PUNCH_HOLE = 0x02
 _KEEP_SIZE = 0x01
@@ -37,6 +37,16 @@ class _doing:
             raise from_os(error, self._what, self._path) from error
 
 
+def path_text(path: str | os.PathLike[str]) -> str:
+    """A path as text, checked before anything is touched."""
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
+    if not isinstance(text, str):
+        raise WrongType(f"a path is str or path-like, not {type(path).__name__}")
+    if "\0" in text or not text:
+        raise Usage(f"{text!r} is not a path")
+    return text
+
+
 def open_dir(path: str) -> int:
     """Open a directory for locking and syncing."""
     with _doing("opening", path):
@@ -44,7 +54,7 @@ def open_dir(path: str) -> int:
 
 
 def open_file(path: str, *, write: bool) -> int:
-    """Open an existing file; a symbolic link in the last place is refused, a pipe does not block."""
+    """Open an existing file; a link in the last place is refused, and a pipe never blocks."""
     with _doing("opening", path):
         mode = os.O_RDWR if write else os.O_RDONLY
         return os.open(path, mode | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -19,6 +19,8 @@ from penstock.settings import Settings
 from penstock.stats import Stats, collect
 from penstock.steward import Steward
 from penstock.times import Time
+from penstock.verify import Report
+from penstock.verify import verify as verify_log
 
 OPEN_TIMEOUT = 10.0
 
@@ -285,6 +287,15 @@ class Log(Handle):
         self._head()
         return collect(self.path, self._store, self._ctl, self.first_seq, self._next_seq())
 
+    def verify(self, *, progress: Callable[[int, int], None] | None = None) -> Report:
+        """Check every frame of the log, index and footer, and what leads from segment to segment.
+
+        Writers may go on; what they append meanwhile is not looked at. Nothing is changed. See
+        :func:`penstock.verify`, which also takes logs that cannot be opened.
+        """
+        self._head()
+        return verify_log(self.path, progress=progress)
+
     def backup(
         self, target: str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None
     ) -> int:
@@ -295,17 +306,7 @@ class Log(Handle):
         and bytes in all.
         """
         stop = self._head()
-        return copy_log(self._store, stop, self.settings, path_text(target), progress)
-
-
-def path_text(path: str | os.PathLike[str]) -> str:
-    """A path as text, checked before anything is touched."""
-    text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
-    if not isinstance(text, str):
-        raise WrongType(f"a path is str or path-like, not {type(path).__name__}")
-    if "\0" in text or not text:
-        raise Usage(f"{text!r} is not a path")
-    return text
+        return copy_log(self._store, stop, self.settings, files.path_text(target), progress)
 
 
 def open(
@@ -345,7 +346,7 @@ def open(
     >>> log.append(b"hello")
     1
     """
-    text = path_text(path)
+    text = files.path_text(path)
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
         raise WrongType(f"timeout is a number of seconds, or None; not {type(timeout).__name__}")
     if timeout is not None and not timeout >= 0:
@@ -393,7 +394,7 @@ def create(path: str | os.PathLike[str], **options: Any) -> Log:
     >>> penstock.create(path, segment_size="256KiB").append(b"first")
     1
     """
-    text = path_text(path)
+    text = files.path_text(path)
     if os.path.lexists(text):
         names = files.list_dir(text) if os.path.isdir(text) else [text]
         if not os.path.isdir(text) or any(segment.is_name(n) for n in names):

@@ -11,6 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal
 
 from penstock import control, files, segment
@@ -19,7 +20,7 @@ from penstock.control import Peek
 from penstock.errors import Corrupt, NotFound
 from penstock.examine import Hole, Segment, Tail, examine, guess_header, look
 from penstock.recovery import LOST, is_leftover
-from penstock.segment import Summary
+from penstock.segment import Header, Summary
 from penstock.settings import Settings
 
 Progress = Callable[[int, int], None]
@@ -39,8 +40,8 @@ class Problem:
     ----------
     kind : str
         "frame", "batch", "end", "torn", "header", "checkpoint", "index", "footer", "settings",
-        "missing", "chain", "name", "spurious", "roll", "size", "unreadable", "version",
-        "left-over" or "many".
+        "producers", "missing", "chain", "name", "spurious", "roll", "size", "unreadable",
+        "version", "left-over" or "many".
     severity : {"normal", "damage"}
         "normal" is what a crash, or somebody's copy, leaves behind and costs nothing.
     path : str
@@ -92,8 +93,7 @@ class Report:
     >>> report = log.verify()
     >>> report.ok, report.events, report.last_seq
     (True, 2, 2)
-    >>> print(report)
-    ...: ok
+    >>> print(str(report).splitlines()[1])
     1 segment, 2 events (seq 1 to 2), 2 frames, 96 bytes of frames
     """
 
@@ -372,14 +372,12 @@ class _Survey:
             if found.header is None and not self._guess(found, before, after):
                 continue
             assert found.header is not None
-            if self.peek is not None and self.peek.live:
-                if found.header.number > self.peek.words[L.C_HEAD] >> 32:
-                    continue  # newer than this look at the log
-            if before is not None and before.header is not None:
-                if found.header.number <= before.header.number and not found.guessed:
-                    why = f"its number {found.header.number} does not follow"
-                    self._set_aside(found, why, "move it away")
-                    continue
+            if self._is_newer(found.header):
+                continue
+            if before is not None and not found.guessed and not _follows(before, found):
+                why = f"its number {found.header.number} does not follow"
+                self._set_aside(found, why, "move it away")
+                continue
             try:
                 self._examine(found)
             except NotFound:
@@ -390,6 +388,12 @@ class _Survey:
                 continue
             places.append(Place(found))
         return places
+
+    def _is_newer(self, header: Header) -> bool:
+        """Whether a segment was made after this look at the log began."""
+        if self.peek is None or not self.peek.live:
+            return False
+        return header.number > self.peek.words[L.C_HEAD] >> 32
 
     def _guess(self, found: Segment, before: Segment | None, after: Segment | None) -> bool:
         """Have a header for a segment whose own cannot be read."""
@@ -416,7 +420,7 @@ class _Survey:
         return found.header is not None
 
     def _judge_chain(self, places: list[Place]) -> None:
-        for place, following in zip(places, places[1:], strict=False):
+        for place, following in pairwise(places):
             header, next_header = place.segment.header, following.segment.header
             assert header is not None and next_header is not None
             leads_to = place.segment.leads_to
@@ -489,6 +493,11 @@ def _without_path(found: Segment) -> str:
     return str(found.error).removeprefix(f"{found.path}: ")
 
 
+def _follows(before: Segment, found: Segment) -> bool:
+    assert before.header is not None and found.header is not None
+    return found.header.number > before.header.number
+
+
 def _is_stray(before: Segment, found: Segment) -> bool:
     """Whether power loss can have left ``found`` behind: empty, and not yet led to."""
     slot = found.slot
@@ -542,6 +551,14 @@ def _judge(place: Place, before: Place | None, live: bool) -> None:
             f"the device does not give {_many(len(found.unreadable), 'page')} of it, this one "
             f"first; copy what can be read to another device, then {_REPAIR}",
             offset=at,
+        )
+    if found.producers_bad and not found.guessed:
+        place.say(
+            "producers",
+            "damage",
+            "the checksum of its table of producers does not match, so a repeated append may go "
+            "unnoticed; repair makes it anew from the segment before it",
+            offset=header.producers_offset,
         )
     _judge_slots(place)
     _judge_frames(place, live)
@@ -605,6 +622,7 @@ def _judge_slots(place: Place) -> None:
         "last_frame": slot.last_frame,
         "last_append_ns": slot.last_append_ns,
         "settings_offset": slot.settings_offset,
+        "producer_offset": slot.producer_offset,
         "index_count": slot.index_count,
         "event_max_ns": slot.event_max_ns,
         "monotone": slot.monotone,
@@ -643,9 +661,7 @@ def _judge_frames(place: Place, live: bool) -> None:
     for hole in holes:
         _say_hole(place, hole)
     if frames.holes_more:
-        place.say(
-            "many", "damage", f"{frames.holes_more} more places of it are damaged; {_REPAIR}"
-        )
+        place.say("many", "damage", f"{frames.holes_more} more places of it are damaged; {_REPAIR}")
     if frames.gave_up:
         place.say(
             "many",
