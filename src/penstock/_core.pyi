@@ -1,7 +1,7 @@
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import Any, Self, final
+from typing import Any, Literal, Self, final
 
 from penstock.event import Buffer, Entry, Headers
 from penstock.times import Time
@@ -197,7 +197,10 @@ class Reader:
         durable: bool = False,
         timeout: float | None = None,
         spin: float = 0.0,
+        damaged: Literal["raise", "skip"] = "raise",
     ) -> None: ...
+    @property
+    def skipped(self) -> int: ...
     @property
     def log(self) -> LogCore: ...
     @property

@@ -80,12 +80,15 @@ class Log(Handle):
         reverse: bool = False,
         durable: bool = False,
         check: bool = True,
+        damaged: Literal["raise", "skip"] = "raise",
     ) -> Reader:
         """Events from seq ``start`` up to, not including, ``stop``, as the log stands now.
 
         ``since`` and ``until`` bound the events' own times likewise: since <= time < until. With
         ``reverse`` the newest comes first. ``durable`` leaves out what is not on the device yet.
-        ``check=False`` leaves the checksums unchecked.
+        ``check=False`` leaves the checksums unchecked. An event that is damaged raises `Corrupt`;
+        ``damaged="skip"`` goes on with the next one that is not, and ``reader.skipped`` counts
+        the seqs passed over.
 
         >>> log = penstock.open(path)
         >>> log.extend([b"a", b"b", b"c"])
@@ -95,13 +98,16 @@ class Log(Handle):
         >>> [event.seq for event in log.read(reverse=True)]
         [3, 2, 1]
         """
-        lowest, end, since_ns, until_ns = bounds(self, start, stop, since, until, durable)
+        lowest, end, since_ns, until_ns = bounds(
+            self, start, stop, since, until, durable, skip=damaged == "skip"
+        )
         return Reader(
             self,
             end if reverse else lowest,
             lowest if reverse else end,
             reverse=reverse,
             check=check,
+            damaged=damaged,
             topic=topic_bytes(topic),
             key=key_bytes(key),
             since_ns=since_ns,
@@ -118,6 +124,7 @@ class Log(Handle):
         spin: float = 0.0,
         durable: bool = False,
         check: bool = True,
+        damaged: Literal["raise", "skip"] = "raise",
     ) -> Reader:
         """Events from ``start`` on, waiting for more as they are appended.
 
@@ -125,7 +132,7 @@ class Log(Handle):
         Iteration ends when none has come for ``timeout`` seconds; never, if that is None. ``spin``
         is how many seconds to look for data without sleeping before each sleep: 0 sleeps at once,
         `math.inf` never sleeps and keeps a core busy. ``durable`` hands out an event only once it
-        is on the device.
+        is on the device. ``damaged`` is as in `read`.
 
         >>> log = penstock.open(path)
         >>> log.append(b"a")
@@ -146,6 +153,7 @@ class Log(Handle):
             first,
             SEQ_MAX,
             check=check,
+            damaged=damaged,
             topic=topic_bytes(topic),
             key=key_bytes(key),
             follows=True,

@@ -598,7 +598,7 @@ def _judge_slots(place: Place) -> None:
     found = place.segment
     frames, slot = found.frames, found.slot
     assert frames is not None
-    if slot is None:
+    if slot is None and found.footer is None:
         place.say(
             "checkpoint",
             "damage",
@@ -607,14 +607,17 @@ def _judge_slots(place: Place) -> None:
             offset=L.SLOT_A_OFFSET,
         )
         return
+    other = "the footer" if found.footer is not None else "the other one"
     for at in found.slots_bad:
         place.say(
             "checkpoint",
             "normal",
-            "a checkpoint is not valid, and the other one counts; a crash while it was being "
-            "written leaves that",
+            f"a checkpoint is not valid, and {other} counts; a crash while it was being written "
+            "leaves that",
             offset=at,
         )
+    if slot is None:
+        return
     marked = frames.marked
     reached = frames.walk["offset"] >= slot.offset and not frames.damaged
     told = {
