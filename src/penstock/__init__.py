@@ -36,6 +36,7 @@ from penstock.errors import (
 from penstock.event import Entry, Event
 from penstock.log import Log, create, open
 from penstock.reader import Reader
+from penstock.repair import Plan, repair
 from penstock.settings import Settings
 from penstock.stats import Stats
 from penstock.verify import Problem, Report, verify
@@ -60,6 +61,7 @@ __all__ = [
     "NotFound",
     "PenstockError",
     "Permission",
+    "Plan",
     "Poisoned",
     "Problem",
     "Reader",
@@ -72,6 +74,7 @@ __all__ = [
     "WrongType",
     "create",
     "open",
+    "repair",
     "verify",
 ]
 

@@ -307,6 +307,7 @@ class Segment:
     path: str
     name_base: int
     size: int = 0
+    limit: int = 0  # frames were looked for up to here
     header: Header | None = None  # as read, or as guessed
     guessed: bool = False
     error: PenstockError | None = None  # why the header could not be read
@@ -353,9 +354,9 @@ class Segment:
         return self.footer.next_seq if self.footer is not None else None
 
 
-def look(path: str) -> Segment | None:
-    """Read the header of a file with a segment's name; None if it is gone."""
-    found = Segment(path, int(os.path.basename(path)[:20]))
+def look(path: str, base: int) -> Segment | None:
+    """Read the header of a file named for seq ``base``; None if it is gone."""
+    found = Segment(path, base)
     try:
         source = Source(path)
     except NotFound:
@@ -406,6 +407,7 @@ def examine(
         if live_end is not None:
             limit = min(limit, live_end)
             sure = live_end
+        found.limit = limit
         slot = found.slot
         found.frames = scan_frames(
             source, header, limit, sure=sure, head=head, mark=slot.offset if slot else 0
@@ -478,10 +480,10 @@ def guess_header(found: Segment, before: Segment | None, after: Segment | None) 
         near.header,
         base_seq=found.name_base,
         number=number,
-        generation=0,
+        generation=1,  # seqs may have holes, for all that is known
         prior_append_ns=0,
         prior_event_max_ns=0,
-        monotone=False,
+        monotone=number == 1 or near.header.monotone,  # times before it cannot have been worse
         producers_bytes=0,
         producers_crc=0,
     )

@@ -113,6 +113,27 @@ def unlink(path: str) -> bool:
         return True
 
 
+def keep_as(path: str, kept: str) -> None:
+    """Have what ``path`` names under ``kept`` too, so that the name can be given to another file.
+
+    A file gets a second name, or is copied where it cannot; anything else is moved.
+    """
+    with _doing("keeping", path):
+        if not os.path.isfile(path) or os.path.islink(path):
+            os.rename(path, kept)
+            return
+        try:
+            os.link(path, kept)
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+                raise
+            partial = f"{kept}.tmp"
+            shutil.copyfile(path, partial)
+            with open(partial, "rb") as copy:
+                os.fsync(copy.fileno())
+            os.rename(partial, kept)
+
+
 def remove_tree(path: str) -> None:
     """Delete a directory and all in it, or a file; nothing if it is not there."""
     with _doing("deleting", path):

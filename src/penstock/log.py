@@ -15,6 +15,8 @@ from penstock.handle import Handle
 from penstock.layout import C_POISONED
 from penstock.load import load_into
 from penstock.reader import SEQ_MAX, Reader, bounds, key_bytes, topic_bytes
+from penstock.repair import Plan
+from penstock.repair import repair as repair_log
 from penstock.settings import Settings
 from penstock.stats import Stats, collect
 from penstock.steward import Steward
@@ -303,6 +305,19 @@ class Log(Handle):
         """
         self._head()
         return verify_log(self.path, progress=progress)
+
+    def repair(
+        self,
+        *,
+        to: str | os.PathLike[str] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Plan:
+        """Say how damage of the log can be repaired; with ``to``, write a repaired copy there.
+
+        To repair the log in place, close it in every process: see :func:`penstock.repair`.
+        """
+        self._head()
+        return repair_log(self.path, to=to, progress=progress)
 
     def backup(
         self, target: str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None

@@ -8,6 +8,7 @@ what lies behind the published head is not looked at.
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ Progress = Callable[[int, int], None]
 Severity = Literal["normal", "damage"]
 
 DAMAGED = "damaged-"
+_KEPT = re.compile(DAMAGED + r"([0-9]{20})-[0-9]+\.bin")
 _STEP = 8 << 20  # bytes between calls of progress
 _KNOWN = {control.NAME, "consumers", "archive"}
 _REPAIR = "penstock.repair(path) says what can be saved"
@@ -223,11 +225,14 @@ def _data_offset(place: Place) -> int:
     return place.segment.header.data_offset
 
 
-def survey(path: str, progress: Progress | None = None) -> Findings:
-    """Look at everything in the directory, twice if a writer came while this was at it."""
+def survey(path: str, progress: Progress | None = None, *, spare: bool = False) -> Findings:
+    """Look at everything in the directory, again if a writer came while this was at it.
+
+    With ``spare``, files that an earlier repair kept may stand for segments that are missing.
+    """
     for _ in range(3):
         peek = control.peek(path)
-        findings = _Survey(path, peek, progress).run()
+        findings = _Survey(path, peek, progress, spare).run()
         if findings.live or not any(p.severity == "damage" for p in findings.all_problems()):
             break
         now = control.peek(path)
@@ -239,7 +244,9 @@ def survey(path: str, progress: Progress | None = None) -> Findings:
 class _Survey:
     """One look at a directory."""
 
-    def __init__(self, path: str, peek: Peek | None, progress: Progress | None) -> None:
+    def __init__(
+        self, path: str, peek: Peek | None, progress: Progress | None, spare: bool
+    ) -> None:
         if not os.path.isdir(path):
             raise NotFound(f"{path}: there is no log here")
         self.path = path
@@ -248,6 +255,7 @@ class _Survey:
         self.outside: list[Segment] = []
         self.names = sorted(files.list_dir(path))
         self.progress = progress
+        self.spare = spare
         self.done = self.told = self.total = 0
 
     def run(self) -> Findings:
@@ -255,7 +263,8 @@ class _Survey:
         found = [
             s
             for n in self.names
-            if segment.is_name(n) and (s := look(os.path.join(self.path, n))) is not None
+            if segment.is_name(n)
+            and (s := look(os.path.join(self.path, n), int(n[:20]))) is not None
         ]
         if not found:
             raise NotFound(f"{self.path}: there is no log here: it holds no segment")
@@ -333,7 +342,19 @@ class _Survey:
                 )
             else:
                 own[s.base] = s
+        if self.spare and own:
+            self._add_spare(own, uuid)
         return [own[base] for base in sorted(own)]
+
+    def _add_spare(self, own: dict[int, Segment], uuid: bytes) -> None:
+        """Take files that a repair kept for segments that are not there under their names."""
+        for name in self.names:
+            match = _KEPT.fullmatch(name)
+            s = look(os.path.join(self.path, name), int(match[1])) if match else None
+            if s is None or s.header is None or s.header.uuid != uuid:
+                continue
+            if min(own) < s.base and s.base not in own:
+                own[s.base] = s
 
     def _live_end(self, found: Segment) -> int | None:
         """Where the published frames end, in the segment that a live head stands in."""
@@ -543,6 +564,13 @@ def _judge(place: Place, before: Place | None, live: bool) -> None:
             f"is {found.size} bytes long, and its segment {header.segment_bytes}: something was "
             "written behind it; repair leaves that out",
             offset=header.segment_bytes,
+        )
+    elif found.size < header.data_offset:
+        place.say(
+            "size",
+            "damage",
+            f"is cut short at {found.size} bytes, before its frames begin; {_REPAIR}",
+            offset=found.size,
         )
     for at in found.unreadable[:1]:
         place.say(
