@@ -15,7 +15,7 @@ import stat
 import time
 
 from penstock import _core
-from penstock.errors import Busy, PenstockError, from_os
+from penstock.errors import Busy, PenstockError, Usage, WrongType, from_os
 
 _PUNCH_HOLE = 0x02
 _KEEP_SIZE = 0x01
@@ -38,6 +38,16 @@ class _doing:
             raise from_os(error, self._what, self._path) from error
 
 
+def path_text(path: str | os.PathLike[str]) -> str:
+    """A path as text, checked before anything is touched."""
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
+    if not isinstance(text, str):
+        raise WrongType(f"a path is str or path-like, not {type(path).__name__}")
+    if "\0" in text or not text:
+        raise Usage(f"{text!r} is not a path")
+    return text
+
+
 def open_dir(path: str) -> int:
     """Open a directory for locking and syncing."""
     with _doing("opening", path):
@@ -45,7 +55,7 @@ def open_dir(path: str) -> int:
 
 
 def open_file(path: str, *, write: bool) -> int:
-    """Open an existing file; a symbolic link in the last place is refused, a pipe not waited for."""
+    """Open an existing file; a link in the last place is refused, and a pipe never blocks."""
     with _doing("opening", path):
         mode = os.O_RDWR if write else os.O_RDONLY
         return os.open(path, mode | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -113,6 +123,27 @@ def is_dir(path: str) -> bool | None:
             return False if os.path.lexists(path) else None
         except NotADirectoryError:
             return None
+
+
+def keep_as(path: str, kept: str) -> None:
+    """Have what ``path`` names under ``kept`` too, so that the name can be given to another file.
+
+    A file gets a second name, or is copied where it cannot; anything else is moved.
+    """
+    with _doing("keeping", path):
+        if not os.path.isfile(path) or os.path.islink(path):
+            os.rename(path, kept)
+            return
+        try:
+            os.link(path, kept)
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+                raise
+            partial = f"{kept}.tmp"
+            shutil.copyfile(path, partial)
+            with open(partial, "rb") as copy:
+                os.fsync(copy.fileno())
+            os.rename(partial, kept)
 
 
 def remove_tree(path: str) -> None:

@@ -472,6 +472,16 @@ class Handle(LogCore):
     def _segment_before(self, later: SegmentMap) -> SegmentMap | None:
         return self._store.before(later)
 
+    def _segment_after(self, seq: int) -> SegmentMap | None:
+        return self._store.after(seq)
+
+    def _segment_below(self, seq: int) -> SegmentMap | None:
+        return self._store.below(seq)
+
+    def _lowest_base(self) -> int:
+        """Base seq of the oldest segment, be it readable or not."""
+        return min(self._store.bases(), default=1)
+
     def _active_base(self) -> int:
         """Base seq of the segment that takes appends; 0 while that is being found out."""
         attached, static = self._ctl, self._static

@@ -86,7 +86,12 @@ class Table:
 
 def table_of(m: SegmentMap, header: Header, newest: int) -> Table:
     """The table behind the producer frame at ``newest``; 0: as the segment began with it."""
-    table = Table.unpack(segment.read_producers(m.fd, header, m.path), m.path)
+    return table_from(segment.read_producers(m.fd, header, m.path), m, newest)
+
+
+def table_from(data: bytes, m: SegmentMap, newest: int) -> Table:
+    """Likewise, with the table that the segment began with in ``data``."""
+    table = Table.unpack(data, m.path)
     for who, done in _chain(m, newest, 0):
         table.note(who, done)
     return table

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -214,11 +215,15 @@ def successor_of(active: Active) -> tuple[Header, bytes]:
 
 
 def settle_uuid(store: Store) -> bytes:
-    """The uuid that the log's segments share. Normally the newest two agree, and that is that."""
+    """The uuid that the log's segments share. Normally the newest two agree, and that is that.
+
+    The newest must be readable; of the others, one that is not has no vote.
+    """
     bases = store.bases()
-    newest = [_uuid_of(store, b) for b in bases[-2:]]
+    newest = [_uuid_of(store, b) for b in bases[-1:]]
+    newest += _uuids(store, bases[-2:-1])
     if len(set(newest)) > 1:
-        counts = Counter(_uuid_of(store, b) for b in bases).most_common(2)
+        counts = Counter(_uuids(store, bases)).most_common(2)
         if counts[0][1] == counts[1][1]:
             raise Corrupt(
                 f"{store.path}: holds segments of two logs, as many of one as of the other; "
@@ -226,8 +231,16 @@ def settle_uuid(store: Store) -> bytes:
                 path=store.path,
             )
         newest = [counts[0][0]]
-    store.uuid = newest[-1]
-    return newest[-1]
+    store.uuid = newest[0]
+    return newest[0]
+
+
+def _uuids(store: Store, bases: list[int]) -> list[bytes]:
+    found = []
+    for base in bases:
+        with suppress(Corrupt):
+            found.append(_uuid_of(store, base))
+    return found
 
 
 def _uuid_of(store: Store, base_seq: int) -> bytes:
@@ -305,7 +318,7 @@ def _why_not_newest(store: Store, earlier: list[int], header: Header) -> str | N
     A roll frame that leads to it settles it, even if foreign segments stand between the two.
     """
     for base in reversed(earlier[-LOOK_BACK:]):
-        before = store.open(base)
+        before = _open(store, base)
         if before is None:
             continue
         leads_to = store.leads_to(before)
@@ -313,7 +326,7 @@ def _why_not_newest(store: Store, earlier: list[int], header: Header) -> str | N
             for foreign in (b for b in earlier if b > base):
                 store.set_aside(foreign, f"it begins inside the segment of seq {base}")
             return None
-    before = store.open(earlier[-1])
+    before = _open(store, earlier[-1])
     if before is None:
         return None
     leads_to = store.leads_to(before)
@@ -323,6 +336,13 @@ def _why_not_newest(store: Store, earlier: list[int], header: Header) -> str | N
     if header.base_seq < walk["next_seq"] or before.number >= header.number:
         return f"it begins inside the segment of seq {before.base_seq}"
     raise before.damage(bad_at, state, walk["next_seq"] - 1)
+
+
+def _open(store: Store, base_seq: int) -> SegmentMap | None:
+    """The segment named ``base_seq``; None if it is foreign, gone, or its header is damaged."""
+    with suppress(Corrupt):
+        return store.open(base_seq)
+    return None
 
 
 def find_end(store: Store, *, hint: Words | None, write: bool, fresh: bool = True) -> Active:
@@ -442,7 +462,11 @@ def _walk(m: SegmentMap, header: Header, hint: Words | None, *, write: bool) -> 
     # is wrong. Where there is something else, that something is a damaged frame.
     lost_head = end < known_head and not m.is_zero(end, min(known_head, limit))
     if lost_checkpoint or lost_head:
-        raise m.damage(bad_at or end, state, walk["next_seq"] - 1)
+        told = _known_end(slot, hint if lost_head else None, limit)
+        if write or told is None:
+            raise m.damage(bad_at or end, state, walk["next_seq"] - 1)
+        # A read raises where the damage is, or passes over it.
+        walk, _, _ = m.walk(limit, resume=walk | told)
     return Active(m, header, walk)
 
 
@@ -465,6 +489,34 @@ def _up_to_checkpoint(m: SegmentMap, slot: Slot, *, write: bool) -> dict[str, An
         return None
     ended = (walk["offset"], walk["next_seq"], walk["last_frame"])
     return walk | said if ended == (slot.offset, slot.last_seq + 1, slot.last_frame) else None
+
+
+def _known_end(slot: Slot | None, hint: Words | None, limit: int) -> dict[str, Any] | None:
+    """Where the frames of a damaged segment end, by control or else by its checkpoint."""
+    if hint is not None:
+        at = hint[L.C_HEAD] & 0xFFFFFFFF
+        known = {
+            "offset": at,
+            "next_seq": hint[L.C_NEXT_SEQ],
+            "last_append_ns": hint[L.C_LAST_APPEND_NS],
+            "last_frame": hint[L.C_LAST_FRAME],
+            "event_max_ns": hint[L.C_EVENT_MAX_NS],
+            "settings_offset": hint[L.C_SETTINGS_POS] & 0xFFFFFFFF,
+            "producer_offset": hint[L.C_PRODUCER_POS] & 0xFFFFFFFF,
+        }
+    elif slot is not None:
+        known = {
+            "offset": slot.offset,
+            "next_seq": slot.last_seq + 1,
+            "last_append_ns": slot.last_append_ns,
+            "last_frame": slot.last_frame,
+            "event_max_ns": slot.event_max_ns,
+            "settings_offset": slot.settings_offset,
+            "producer_offset": slot.producer_offset,
+        }
+    else:
+        return None
+    return known | {"monotone": False, "rolled": False} if known["offset"] <= limit else None
 
 
 def _from_hint(

@@ -223,6 +223,22 @@ class Store:
                 self.set_aside(later.base_seq, f"it begins inside the segment of seq {m.base_seq}")
             raise self.missing(leads_to, later.base_seq)
 
+    def after(self, seq: int) -> SegmentMap | None:
+        """The first segment that begins above ``seq`` and can be read, whatever leads to it."""
+        return self._first_good([b for b in self.bases(fresh=True) if b > seq])
+
+    def below(self, seq: int) -> SegmentMap | None:
+        """The last segment that begins at ``seq`` or below and can be read."""
+        return self._first_good([b for b in reversed(self.bases(fresh=True)) if b <= seq])
+
+    def _first_good(self, bases: list[int]) -> SegmentMap | None:
+        for base in bases:
+            with suppress(Corrupt):
+                m = self.open(base)
+                if m is not None and not self._is_foreign(base):
+                    return m
+        return None
+
     def missing(self, first: int, successor: int | None) -> Corrupt:
         """The error for segments that should be there and are not."""
         upto = f"{successor - 1}" if successor else "the end"

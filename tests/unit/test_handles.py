@@ -37,6 +37,8 @@ USES: dict[str, Callable[[penstock.Log], Any]] = {
     "roll": lambda log: log.steward.roll(),
     "stats": lambda log: log.stats(),
     "backup": lambda log: log.backup(f"{log.path}-copy"),
+    "verify": lambda log: log.verify(),
+    "repair": lambda log: log.repair(),
     "append durable": lambda log: log.append(b"x", durable=True),
     "append of a producer": lambda log: log.append(b"x", producer=("p", 1)),
     "load": lambda log: log.load([b"x"] * 10),
