@@ -601,6 +601,8 @@ cdef class SegmentMap:
                     or (indexed and here > seq)
                 ):
                     state = FRAME_ORDER
+                elif p[PSK_FRAME_KIND] == PSK_KIND_ROLL or here > seq:  # before it ends the search
+                    state = frame_check(p, limit - at, True, &total)
             if state != FRAME_GOOD:
                 if indexed:
                     return False

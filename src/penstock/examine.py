@@ -402,7 +402,10 @@ def examine(
         if live_end is None:
             _read_footer(found, source, header)
         table = source.read(header.producers_offset, header.producers_bytes)
-        found.producers_bad = bool(table) and _core.crc32c(table) != header.producers_crc
+        wanted = (header.producers_bytes, header.producers_crc)
+        found.producers_bad = bool(header.producers_bytes) and (
+            (len(table), _core.crc32c(table)) != wanted
+        )
         limit = min(found.size, header.footer_offset)
         sure = found.sure
         if live_end is not None:
