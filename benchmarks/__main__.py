@@ -11,12 +11,14 @@ from pathlib import Path
 
 from benchmarks import (
     append,
+    durable,
     instructions,
     latency,
     memory,
     open,
     processes,
     read,
+    recovery,
     report,
     sizes,
     syscalls,
@@ -34,6 +36,10 @@ BENCHMARKS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "open": open.opening,
     "memory": memory.memory,
     "syscalls": syscalls.syscalls,
+    "durable": durable.durable,
+    "group-commit": durable.group_commit,
+    "periodic": durable.periodic,
+    "recovery": recovery.recovery,
     "sizes": sizes.sizes,
     "instructions": instructions.instructions,
 }

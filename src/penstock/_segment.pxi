@@ -424,7 +424,7 @@ cdef class SegmentMap:
     def frame_body(self, uint64_t offset, int kind):
         """The body of the valid frame of that kind at ``offset``."""
         cdef uint64_t total = 0
-        cdef uint64_t end = self.readable_end()
+        cdef uint64_t end = self.grown()  # others may have made it longer
         cdef FrameState state = FRAME_LENGTH
         if self.data_offset <= offset < end and offset % 8 == 0:
             state = frame_check(self.base + offset, end - offset, True, &total)

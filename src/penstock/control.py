@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from penstock import _core, files
 from penstock import layout as L
 from penstock._core import Control
-from penstock.errors import Busy, Io, NotFound, PenstockError
+from penstock.errors import Busy, Io, NotFound, PenstockError, from_os
 
 NAME = "control"
 TEMPORARY = "control.tmp"
@@ -87,6 +87,8 @@ def build(directory: str, uuid: bytes, words: Words, mode: int) -> None:
             struct.pack_into("<Q", page, at, value)
         files.write_at(fd, bytes(page), 0, temporary)
         _core.fail_point("control.written")
+        # Over an old file, ext4 would write the new one out first, and whoever opens would wait.
+        files.unlink(os.path.join(directory, NAME))
         files.rename(temporary, os.path.join(directory, NAME))
         _core.fail_point("control.renamed")
     finally:
@@ -176,7 +178,10 @@ def _open(directory: str, *, write: bool, token: bool) -> tuple[Control | None, 
     if why is not None:
         files.close(fd)
         return None, why
-    mapped = Control(fd, write, token)
+    try:
+        mapped = Control(fd, write, token)
+    except OSError as error:
+        raise from_os(error, "mapping", path) from error
     if files.same_file(mapped.fd, path):
         return mapped, ""
     mapped.close()

@@ -83,17 +83,26 @@ class Snapshot:
 
 
 def sync_to(
-    path: str, control: Control, seq: int, timeout: float | None, run: Callable[[], None]
+    path: str,
+    control: Control,
+    word: int,
+    goal: int,
+    timeout: float | None,
+    run: Callable[[], None],
 ) -> None:
-    """Return when everything up to ``seq`` is on the device. ``run`` does one sync."""
+    """Return when ``word`` has come to ``goal``; ``run`` does one sync.
+
+    The word is durable_seq, or durable_pos for who also wants the frames on the device that take
+    no seq: a roll frame that vouching for a segment needs, settings that were changed last.
+    """
     deadline = None if timeout is None else time.monotonic() + timeout
-    while control.get(L.C_DURABLE_SEQ) < seq:
+    while control.get(word) < goal:
         if control.get(L.C_POISONED):
             raise poisoned_error(path)
         seen = control.get32(L.C_SYNC_NOTIFY)
         if control.sync_try():
             try:
-                if control.get(L.C_DURABLE_SEQ) < seq and not control.get(L.C_POISONED):
+                if control.get(word) < goal and not control.get(L.C_POISONED):
                     run()
             finally:
                 control.sync_end()
@@ -101,8 +110,8 @@ def sync_to(
         left = 1.0 if deadline is None else deadline - time.monotonic()
         if left <= 0:
             raise Busy(
-                f"{path}: another process has been syncing for {timeout} s; seq {seq} is "
-                "committed, and durable once wait_durable says so"
+                f"{path}: another process has been syncing for {timeout} s; what was appended "
+                "is committed, and durable once wait_durable says so"
             )
         control.sync_wait(seen, left)
 
@@ -141,8 +150,8 @@ def _begin(control: Control) -> bool:
 
 def _end(control: Control, base: int, durable_pos: int, durable_seq: int) -> None:
     control.put(L.C_DURABLE_BASE, base)
-    control.put(L.C_DURABLE_POS, durable_pos)
     control.put(L.C_DURABLE_SEQ, durable_seq)
+    control.put(L.C_DURABLE_POS, durable_pos)  # last: who waited for it reads durable_seq
     control.put32(L.C_SYNCING, 0)
     control.add(L.C_SYNCS)
     control.wake()

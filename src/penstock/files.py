@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 import time
 
 from penstock import _core
@@ -82,7 +83,7 @@ def make_dir(path: str, mode: int) -> bool:
             os.mkdir(path, mode)
         except FileExistsError:
             return False
-        os.chmod(path, mode)
+        os.chmod(path, mode | os.stat(path).st_mode & stat.S_ISGID)  # the group is the parent's
         return True
 
 
@@ -111,6 +112,17 @@ def unlink(path: str) -> bool:
         except FileNotFoundError:
             return False
         return True
+
+
+def is_dir(path: str) -> bool | None:
+    """Whether a directory has that name; None if nothing has. Not being let look is an error."""
+    with _doing("looking at", path):
+        try:
+            return stat.S_ISDIR(os.stat(path).st_mode)
+        except FileNotFoundError:
+            return False if os.path.lexists(path) else None
+        except NotADirectoryError:
+            return None
 
 
 def keep_as(path: str, kept: str) -> None:

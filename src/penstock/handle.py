@@ -202,7 +202,7 @@ class Handle(LogCore):
             raise failed
 
     def _checkpoint(self) -> PenstockError | None:
-        """The last writer to close leaves everything on the device; the error if it cannot."""
+        """The last writer to close leaves everything on the device; the error if a sync fails."""
         attached = self._ctl
         if not self._writable or attached is None or self._inherited or attached.has_writers():
             return None
@@ -210,11 +210,13 @@ class Handle(LogCore):
             return None
         try:
             if not attached.get(L.C_POISONED):
-                self._sync(attached.get(L.C_NEXT_SEQ) - 1, CLOSE_PATIENCE)
+                self._sync_all(CLOSE_PATIENCE)
         except Busy:  # a stopped process holds the log; the next opener does without
             return None
         except PenstockError as error:
-            return error
+            if attached.get(L.C_POISONED):
+                return error
+            logger.warning("%s: was closed without a checkpoint: %s", self.path, error)
         return None
 
     def _release(self) -> None:
@@ -369,7 +371,7 @@ class Handle(LogCore):
         """Have the keeper allocate, prepare and seal. It never raises: the append is done."""
         try:
             self._ask_keeper()
-        except (PenstockError, OSError, RuntimeError) as error:
+        except (PenstockError, OSError, RuntimeError, MemoryError) as error:
             logger.debug("%s: maintenance put off: %s", self.path, error)
 
     def _ask_keeper(self) -> None:
@@ -392,8 +394,12 @@ class Handle(LogCore):
     def _poisoned_error(self) -> PenstockError:
         return durability.poisoned_error(self.path)
 
-    def _sync(self, seq: int, timeout: float | None) -> None:
-        """Return when everything up to ``seq`` is on the device."""
+    def _sync_all(self, timeout: float | None) -> None:
+        """Return when every frame is on the device that is there now."""
+        self._sync(L.C_DURABLE_POS, self._head(), timeout)
+
+    def _sync(self, word: int, goal: int, timeout: float | None) -> None:
+        """Return when that much is on the device; see `durability.sync_to`."""
         attached = self._live()
 
         def run() -> None:
@@ -403,7 +409,7 @@ class Handle(LogCore):
                 words = Snapshot(attached.words_when_still(timeout))
             durability.sync(self._store, attached, self._active_map, words)
 
-        durability.sync_to(self.path, attached, seq, timeout, run)
+        durability.sync_to(self.path, attached, word, goal, timeout, run)
 
     def _durable_seq(self) -> int:
         """The last seq that is on the device."""

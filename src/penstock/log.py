@@ -12,7 +12,7 @@ from penstock.backup import backup as copy_log
 from penstock.errors import AlreadyExists, NotFound, PenstockError, Usage, WrongType
 from penstock.event import Buffer, Entry, Event, Headers
 from penstock.handle import Handle
-from penstock.layout import C_POISONED
+from penstock.layout import C_DURABLE_SEQ, C_POISONED
 from penstock.load import load_into
 from penstock.reader import SEQ_MAX, Reader, bounds, key_bytes, topic_bytes
 from penstock.repair import Plan
@@ -197,7 +197,7 @@ class Log(Handle):
         self._check_writable()
         last = self.last_seq
         if wait:
-            self._sync(last, timeout)
+            self._sync_all(timeout)
         else:
             if self._live().get(C_POISONED):
                 raise self._poisoned_error()
@@ -256,7 +256,7 @@ class Log(Handle):
             raise WrongType(f"seq is a whole number, not {type(seq).__name__}")
         if seq > self.last_seq:
             raise self._no_such_seq(seq)
-        self._sync(seq, timeout)
+        self._sync(C_DURABLE_SEQ, seq, timeout)
 
     def topics(self) -> set[str]:
         """The distinct topics of all events; an event without a topic has the empty one."""
@@ -378,11 +378,12 @@ def open(
         raise Usage(f"mode is 'rw' or 'r', not {mode!r}")
     _check_periods(sync_seconds, sync_events)
     wanted = Settings().changed(**settings)
-    if os.path.lexists(text) and not os.path.isdir(text):
+    there = files.is_dir(text)
+    if there is False:
         raise Usage(f"{text}: is not a directory, so not a segmented log")
     if mode == "rw" and create:
         files.make_dir(text, wanted.dir_mode)
-    elif not os.path.isdir(text):
+    elif there is None:
         raise NotFound(f"{text}: there is no log here")
     return Log(
         text,

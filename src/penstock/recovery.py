@@ -638,7 +638,9 @@ def recover(
     1. Follow the segments to the end of what was published.
     2. Move segments behind it, that nothing leads to, out of the way.
     3. If it is a roll frame, make the successor that it promises and go on there.
-    4. Zero what lies behind the end.
+    4. If control did not know that segment as the active one, whoever named it may have died
+       before the name was on the device: sync the directory.
+    5. Zero what lies behind the end.
     """
     active = find_end(store, hint=hint, write=True, fresh=fresh)
     _core.fail_point("repair.walked")
@@ -654,5 +656,8 @@ def recover(
         assert made is not None
         active = made
         limit = None
+    if hint is None or hint[L.C_ACTIVE_BASE] != active.header.base_seq:
+        with poisoning(live):
+            files.sync_dir(dir_fd, store.path)
     clear_tail(active, active.map.file_bytes if limit is None else limit, live)
     return active

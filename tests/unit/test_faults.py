@@ -258,8 +258,11 @@ def test_a_disk_that_stays_full(path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     check(path, done)
 
 
+@pytest.mark.parametrize(
+    "failure", [errors.from_os(OSError(errno.EMFILE, ""), "", ""), MemoryError()]
+)
 def test_a_committed_event_is_never_reported_as_failed(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
     """What is done ahead of need, behind the commit, cannot make an append raise."""
     with penstock.open(path) as log:
@@ -267,7 +270,7 @@ def test_a_committed_event_is_never_reported_as_failed(
         log.configure(segment_size="2MiB")
 
         def refuse(name: str, *, write: bool) -> int:
-            raise errors.from_os(OSError(errno.EMFILE, ""), "opening", name)
+            raise failure
 
         with monkeypatch.context() as patch:
             patch.setattr(files, "open_file", refuse)

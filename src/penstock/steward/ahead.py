@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock import durability
 from penstock import layout as L
 from penstock._core import Control, SegmentMap
+from penstock.control import position
 from penstock.segment import Header
 from penstock.settings import Settings
 from penstock.steward.roll import PATIENCE, allocate_to, prepare
@@ -55,15 +56,15 @@ class Ahead:
         return False
 
     def _sync_finished(self) -> None:
-        """Have what is to be sealed on the device first."""
+        """Have what is to be sealed on the device first, its roll frames too."""
         control = self._control
         words = durability.Snapshot(control.words_when_still(PATIENCE))
 
         def run() -> None:
             durability.sync_finished(self._store, control, words)
 
-        upto = words[L.C_ACTIVE_BASE] - 1
-        durability.sync_to(self._directory, control, upto, None, run)
+        goal = position(words[L.C_HEAD] >> 32, 0)
+        durability.sync_to(self._directory, control, L.C_DURABLE_POS, goal, None, run)
 
     def _allocate(self, m: SegmentMap, header: Header) -> int:
         """Allocate a window ahead of head; returns head's offset, 0 if the log has moved on."""
