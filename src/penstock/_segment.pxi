@@ -545,6 +545,7 @@ cdef class SegmentMap:
             return 0
         search_begin(&s, self.base + bad_at, bad_at, limit, seq, append_ns, holes, budget[0])
         s.seq_max = seq_max
+        s.batch_limit = self.readable_end()
         found = find_frame(&s, self.base, 0, limit)
         budget[0] = s.budget
         return s.at if found == FIND_HIT else 0
@@ -600,6 +601,8 @@ cdef class SegmentMap:
                     or (indexed and here > seq)
                 ):
                     state = FRAME_ORDER
+                elif p[PSK_FRAME_KIND] == PSK_KIND_ROLL or here > seq:  # before it ends the search
+                    state = frame_check(p, limit - at, True, &total)
             if state != FRAME_GOOD:
                 if indexed:
                     return False

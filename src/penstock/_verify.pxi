@@ -24,6 +24,7 @@ cdef struct Search:
     # A search for the next valid frame behind a damaged one.
     uint64_t bad_at      # where the damaged frame stands
     uint64_t limit       # no frame goes past it
+    uint64_t batch_limit # nor a batch past that
     uint64_t at          # the place to look at next
     uint64_t seq         # the seq that was expected at bad_at
     uint64_t seq_max     # no seq can be above it
@@ -47,6 +48,7 @@ cdef void search_begin(
     memset(s, 0, sizeof(Search))
     s.bad_at = bad_at
     s.limit = limit
+    s.batch_limit = limit
     s.seq = seq
     s.seq_max = U64_MAX
     s.append_ns = append_ns
@@ -83,7 +85,7 @@ cdef inline uint64_t plausible(const Search *s, const char *p, uint64_t at) noex
         return 0
     if psk_get64(p + PSK_FRAME_APPEND_NS) < s.append_ns:
         return 0
-    if psk_get32(p + PSK_FRAME_BATCH_LEFT) > (s.limit - at) // PSK_FRAME_HEADER_BYTES:
+    if psk_get32(p + PSK_FRAME_BATCH_LEFT) > (s.batch_limit - at) // PSK_FRAME_HEADER_BYTES:
         return 0
     key_len = psk_get16(p + PSK_FRAME_KEY_LEN)
     parts = <uint64_t>psk_get16(p + PSK_FRAME_HEADERS_LEN) + psk_get16(p + PSK_FRAME_TOPIC_LEN)

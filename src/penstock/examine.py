@@ -308,6 +308,7 @@ class Segment:
     name_base: int
     size: int = 0
     limit: int = 0  # frames were looked for up to here
+    required: int = 0  # and have to be there up to here
     header: Header | None = None  # as read, or as guessed
     guessed: bool = False
     error: PenstockError | None = None  # why the header could not be read
@@ -401,13 +402,16 @@ def examine(
         if live_end is None:
             _read_footer(found, source, header)
         table = source.read(header.producers_offset, header.producers_bytes)
-        found.producers_bad = bool(table) and _core.crc32c(table) != header.producers_crc
+        wanted = (header.producers_bytes, header.producers_crc)
+        found.producers_bad = bool(header.producers_bytes) and (
+            (len(table), _core.crc32c(table)) != wanted
+        )
         limit = min(found.size, header.footer_offset)
         sure = found.sure
         if live_end is not None:
             limit = min(limit, live_end)
             sure = live_end
-        found.limit = limit
+        found.limit, found.required = limit, sure
         slot = found.slot
         found.frames = scan_frames(
             source, header, limit, sure=sure, head=head, mark=slot.offset if slot else 0

@@ -701,7 +701,8 @@ def _judge_frames(place: Place, live: bool) -> None:
             f"copy, or {_REPAIR}",
             last_seq=frames.walk["next_seq"] - 1,
         )
-    if not holes and frames.end == "limit" and not place.newest:
+    short = not place.newest or frames.walk["offset"] < found.required
+    if not holes and frames.end == "limit" and short:
         _say_end(place, frames.walk["offset"], frames.walk["next_seq"])
 
 

@@ -82,7 +82,7 @@ def seal(m: SegmentMap, header: Header) -> bool:
     slack = -(-summary.data_end // L.PAGE) * L.PAGE
     files.punch(m.fd, slack, header.footer_offset, m.path)
     used_index = L.INDEX_OFFSET + -(-index_count * L.INDEX_ENTRY_BYTES // L.PAGE) * L.PAGE
-    files.punch(m.fd, used_index, header.data_offset, m.path)
+    files.punch(m.fd, used_index, header.producers_offset, m.path)
     return True
 
 
