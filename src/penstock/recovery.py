@@ -543,8 +543,12 @@ def _from_hint(
     return Active(m, header, walk) if walk["offset"] >= known_head else None
 
 
-def clear_tail(active: Active, limit: int, live: Control | None) -> bool:
-    """Zero what lies between the published end and ``limit``; whether there was anything."""
+def clear_tail(active: Active, limit: int, live: Control | None, *, due: bool) -> bool:
+    """Zero what lies between the published end and ``limit``; whether there was anything.
+
+    If a repair is ``due``, even zeros are synced: whoever wrote them may have died before its sync,
+    and what is still on the device in their place would follow the next append if the power failed.
+    """
     m = active.map
     start = active.walk["offset"]
     limit = min(limit, m.grown())
@@ -557,6 +561,9 @@ def clear_tail(active: Active, limit: int, live: Control | None) -> bool:
         at = max(at, page_end)
         dirty = not m.is_zero(at, limit) or dirty
     if not dirty:
+        if due:
+            with poisoning(live):
+                files.sync_data(m.fd, m.path)
         return False
     if m.stranded(start, limit, active.walk["next_seq"]):
         _keep_aside(active, start, limit)
@@ -659,5 +666,6 @@ def recover(
     if hint is None or hint[L.C_ACTIVE_BASE] != active.header.base_seq:
         with poisoning(live):
             files.sync_dir(dir_fd, store.path)
-    clear_tail(active, active.map.file_bytes if limit is None else limit, live)
+    due = hint is None or hint[L.C_RESERVED] != hint[L.C_HEAD]
+    clear_tail(active, active.map.file_bytes if limit is None else limit, live, due=due)
     return active
