@@ -140,7 +140,16 @@ def test_play(crew, faulty_crew, tmp_path, state, function):
         for lasts in LASTS:
             for n in itertools.count(1):
                 try:
-                    hits, refused = one_run(crew, faulty_crew, tmp_path / f"{code}-{lasts}-{n}", state, function=function, nth=n, code=code, lasts=lasts)
+                    hits, refused = one_run(
+                        crew,
+                        faulty_crew,
+                        tmp_path / f"{code}-{lasts}-{n}",
+                        state,
+                        function=function,
+                        nth=n,
+                        code=code,
+                        lasts=lasts,
+                    )
                 except AssertionError as e:
                     out.append((code, lasts, n, str(e)[-1500:]))
                     continue
@@ -150,5 +159,6 @@ def test_play(crew, faulty_crew, tmp_path, state, function):
                 if not hits:
                     break
     print("CALLS", function, state, n - 1)
-    for o in out: print("OUT", function, state, *o)
+    for o in out:
+        print("OUT", function, state, *o)
     assert not out
