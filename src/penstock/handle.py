@@ -437,7 +437,7 @@ class Handle(LogCore):
         """Appends have passed ``_sync_next``. It never raises: the append is done."""
         try:
             self._sync_soon(now=False)
-        except (PenstockError, RuntimeError) as error:
+        except (PenstockError, OSError, RuntimeError, MemoryError) as error:
             logger.debug("%s: sync put off: %s", self.path, error)
 
     def _produced(self, who: bytes, n: int) -> tuple[range | None, int]:

@@ -101,12 +101,14 @@ class Worker:
 
 
 class Crew:
-    """A zygote and the workers that it made."""
+    """A zygote and the workers that it made, all with ``preload`` loaded before libc, if given."""
 
-    def __init__(self) -> None:
+    def __init__(self, preload: Path | None = None) -> None:
+        loaded = [] if preload is None else [os.environ.get("LD_PRELOAD", ""), str(preload)]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.zygote"],
             cwd=ROOT,
+            env=os.environ | ({"LD_PRELOAD": " ".join(loaded).strip()} if loaded else {}),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
