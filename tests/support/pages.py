@@ -238,9 +238,7 @@ def _torn(versions: list[bytes], picks: tuple[int, ...], rng: random.Random) -> 
             continue
         kept, changing = versions[0][part], versions[-1][part]
         noise = rng.randbytes(SECTOR)
-        page += bytes(
-            a if a == b else c for a, b, c in zip(kept, changing, noise, strict=True)
-        )
+        page += bytes(a if a == b else c for a, b, c in zip(kept, changing, noise, strict=True))
     return bytes(page)
 
 
