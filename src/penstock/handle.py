@@ -118,6 +118,8 @@ class Handle(LogCore):
                 raise NotFound(f"{self.path}: there is no log here; create it first")
         recovery.sweep(self.path, store.names)
         if not found and new is not None:
+            if self._private is None:
+                files.sync_way(self.path)
             recovery.create_first(self.path, dir_fd, new, self._private)
             store.forget()
         uuid = recovery.settle_uuid(store)

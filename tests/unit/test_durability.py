@@ -381,6 +381,26 @@ def test_a_footer_vouches_for_the_device(path: Path, syncs: Syncs) -> None:
     assert all(s.raw[-4096:-4088] == L.FOOTER_MAGIC for s in oracle.read_log(path)[:-1])
 
 
+def test_the_way_to_a_new_log_is_synced(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that is created has the names on the device that lead to it; one that is there has."""
+    synced: list[str] = []
+    real = os.fsync
+
+    def note(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", note)
+    deep = path / "a" / "b"
+    penstock.open(deep).close()
+    wanted = [str(deep.parent), str(path), str(path.parent)]
+    assert synced[: len(wanted)] == wanted
+    assert str(deep) in synced
+    synced.clear()
+    penstock.open(deep).close()
+    assert synced == []
+
+
 def test_a_poisoned_log_is_not_sealed(path: Path, syncs: Syncs) -> None:
     """The thread that seals stops when its sync fails, and appends stop with it."""
     log = penstock.open(path, segment_size="64KiB")
