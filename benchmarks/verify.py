@@ -15,7 +15,7 @@ BUFFER_BYTES = 256 << 20
 
 
 def verify(bench: Bench) -> Iterator[Row]:
-    """Every frame, index entry and footer of a log; and CRC32C over memory larger than any cache."""
+    """Every frame, index entry and footer; and CRC32C over memory larger than any cache."""
     size = bench.pick(LOG_BYTES, LOG_BYTES // 4)
     values = some_values(1000) * 10
     with bench.scratch() as path:
