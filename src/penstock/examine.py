@@ -43,6 +43,11 @@ class Source:
         """Let go of the file."""
         files.close(self._fd)
 
+    def look_again(self) -> int:
+        """The file's size now."""
+        self.size = files.size(self._fd, self.path)
+        return self.size
+
     def read(self, offset: int, nbytes: int) -> bytes:
         """The bytes at ``offset``; fewer only at the end of the file."""
         parts: list[bytes] = []
@@ -438,7 +443,7 @@ def _read_slots(found: Segment, source: Source, header: Header) -> None:
 
 def _read_footer(found: Segment, source: Source, header: Header) -> None:
     page = source.read(header.footer_offset, L.PAGE)
-    if source.size == header.segment_bytes:
+    if source.look_again() == header.segment_bytes:  # the file has that size before it is sealed
         found.footer = Summary.unpack(page, header)
     found.footer_bad = found.footer is None and any(page)
 

@@ -205,7 +205,7 @@ def _item_for(place: Place, before: _Item | None) -> _Item:
         item.table_from = before
     if found.guessed and found.footer is None:
         item.header = replace(item.header, generation=0 if _is_dense(place) else 1)
-    elif found.frames.damaged or (found.frames.tail is not None and place.torn is None):
+    elif kinds & {"frame", "batch", "end", "many"}:
         item.header = replace(item.header, generation=item.header.generation + 1)
     return item
 

@@ -590,7 +590,7 @@ def _judge(place: Place, before: Place | None, live: bool) -> None:
         )
     _judge_slots(place)
     _judge_frames(place, live)
-    _judge_index(place, live)
+    _judge_index(place)
     _judge_footer(place)
 
 
@@ -758,17 +758,14 @@ def _say_end(place: Place, offset: int, expected: int, reason: str = "") -> None
     )
 
 
-def _judge_index(place: Place, live: bool) -> None:
+def _judge_index(place: Place) -> None:
     found = place.segment
-    if found.index_bad is None:
-        return
-    used = found.index_bad < found.index_wanted
-    if used or not live:
+    if found.index_bad is not None and found.index_bad < found.index_wanted:
         place.say(
             "index",
-            "damage" if used else "normal",
-            f"entry {found.index_bad} of its index is not what the frames say; "
-            + ("repair builds it anew" if used else "nobody uses it, and it is built anew"),
+            "damage",
+            f"entry {found.index_bad} of its index is not what the frames say; repair builds it "
+            "anew",
             offset=L.INDEX_OFFSET + found.index_bad * L.INDEX_ENTRY_BYTES,
         )
 
