@@ -24,11 +24,13 @@ from penstock import rebuild as R
 from penstock.backup import new_directory
 from penstock.control import NAME as CONTROL
 from penstock.errors import Busy, Corrupt, UnsupportedVersion, Usage
-from penstock.examine import Segment, Source
+from penstock.examine import Segment
+from penstock.judge import Place
 from penstock.recovery import sweep
+from penstock.scan import Source
 from penstock.segment import Header
 from penstock.settings import Settings
-from penstock.verify import DAMAGED, Findings, Place, Progress, survey
+from penstock.verify import DAMAGED, Findings, Progress, survey
 
 
 @dataclass(frozen=True, slots=True)

@@ -598,10 +598,11 @@ def test_beside_a_writer(path: Path) -> None:
     try:
         seen = 0
         with penstock.open(path, mode="r") as other:
-            turn = 0
-            while turn < 30 or report.segments < 4:
+            turn = segments = 0
+            while turn < 30 or segments < 4:
                 turn += 1
                 report = log.verify() if turn % 2 else other.verify()
+                segments = report.segments
                 assert report.ok, str(report)
                 assert report.live and report.events == report.last_seq
                 assert report.events >= seen
