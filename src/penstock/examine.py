@@ -33,6 +33,8 @@ class Segment:
     guessed: bool = False
     error: PenstockError | None = None  # why the header could not be read
     newer: bool = False  # the header is whole, but of another version
+    claims: bool = False  # it says that all before it is on the device
+    cut: bool = False  # the log ends in it, where its tail begins
     slots: list[Slot | None] = field(default_factory=list)
     slots_bad: list[int] = field(default_factory=list)  # offsets of slots that hold something else
     footer: Summary | None = None
@@ -70,6 +72,8 @@ class Segment:
     @property
     def leads_to(self) -> int | None:
         """The base of its successor, if it has rolled."""
+        if self.cut:
+            return None
         if self.frames is not None and self.frames.end == "rolled":
             return int(self.walk["next_seq"])
         return self.footer.next_seq if self.footer is not None else None
@@ -90,6 +94,9 @@ def look(path: str, base: int) -> Segment | None:
         page = source.read(0, L.PAGE)
         found.unreadable = source.unreadable
         found.header = Header.unpack(page, path)
+        _read_slots(found, source, found.header)
+        _read_footer(found, source, found.header)
+        found.claims = found.sure > 0
     except UnsupportedVersion as error:
         found.error = error
         found.newer = segment.page_is_good(page, L.HEADER_CRC)

@@ -65,7 +65,7 @@ def without_path(found: Segment) -> str:
     return str(found.error).removeprefix(f"{found.path}: ")
 
 
-def judge(place: Place, before: Place | None, live: bool) -> None:
+def judge(place: Place, before: Place | None) -> None:
     """Say what is wrong with one segment, given its place in the log."""
     found = place.segment
     header, frames = found.header, found.frames
@@ -119,7 +119,7 @@ def judge(place: Place, before: Place | None, live: bool) -> None:
             offset=header.producers_offset,
         )
     _judge_slots(place)
-    _judge_frames(place, live)
+    _judge_frames(place)
     _judge_index(place)
     _judge_footer(place)
 
@@ -199,14 +199,14 @@ def _judge_slots(place: Place) -> None:
         )
 
 
-def _judge_frames(place: Place, live: bool) -> None:
+def _judge_frames(place: Place) -> None:
     found = place.segment
     frames = found.frames
     assert frames is not None
     holes = list(frames.holes)
     tail = frames.tail
     if tail is not None:
-        if place.newest and found.footer is None and not live:
+        if found.cut:
             place.torn = tail
             if tail.dirty is not None or frames.frames > tail.frames:
                 place.say(

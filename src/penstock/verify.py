@@ -139,7 +139,7 @@ class _Survey:
             place.next_base = following.segment.base if following is not None else None
         before = None
         for place in places:
-            judge(place, before, self._live_end(place.segment) is not None)
+            judge(place, before)
             before = place
         self._judge_chain(places)
         self._mention_rest()
@@ -263,12 +263,51 @@ class _Survey:
                 self._examine(found)
             except NotFound:
                 continue  # retained away just now
-            if before is not None and leads_to is None and _is_stray(before, found):
-                why = f"nothing leads to it: the segment of seq {before.base} has not rolled"
-                self._set_aside(found, why, "a crash can leave it; the next open lets it be")
-                continue
             places.append(Place(found))
+            later = own[i + 1 :]
+            found.cut = self._ends_in(found, later)
+            if found.cut:
+                for stray in later:
+                    self._set_apart(stray, found)
+                break
         return places
+
+    def _ends_in(self, found: Segment, later: list[Segment]) -> bool:
+        """Whether the log ends in a segment that has not rolled.
+
+        What stands behind it is not part of the log then, unless something there says that all
+        before it was on the device once: in that case the end of this one is lost.
+        """
+        frames, header = found.frames, found.header
+        assert frames is not None and header is not None
+        if frames.tail is None and (
+            frames.end != "limit" or frames.damaged or frames.walk["offset"] < found.required
+        ):
+            return False
+        walk = frames.tail.walk if frames.tail is not None else frames.walk
+        if self.peek is not None and self.peek.words[L.C_HEAD] >> 32 > header.number:
+            return False
+        return not any(s.claims and s.base >= walk["next_seq"] for s in later)
+
+    def _set_apart(self, stray: Segment, end: Segment) -> None:
+        """Take note of a segment behind the end of the log."""
+        assert end.frames is not None
+        if stray.header is not None and self._is_newer(stray.header):
+            return
+        walk = end.frames.tail.walk if end.frames.tail is not None else end.frames.walk
+        if stray.header is None:
+            why = f"it cannot be read as a segment ({without_path(stray)})"
+            self._set_aside(stray, why, "move it away, or let repair do it", "damage")
+            return
+        if stray.base < walk["next_seq"]:
+            why, todo = f"it begins inside the segment of seq {end.base}", "move it away"
+        else:
+            why = f"nothing leads to it: the segment of seq {end.base} has not rolled"
+            todo = (
+                "a load that was broken off or a power failure leaves that, and the next open for "
+                "writing moves it out of the way"
+            )
+        self._set_aside(stray, why, todo)
 
     def _is_newer(self, header: Header) -> bool:
         """Whether a segment was made after this look at the log began."""
@@ -293,8 +332,8 @@ class _Survey:
                     "header",
                     "damage",
                     found.path,
-                    f"its header cannot be read ({without_path(found)}), and no segment beside "
-                    "it says what it was; restore it from a copy",
+                    f"its header cannot be read ({without_path(found)}), and nothing says what it "
+                    "was; restore it from a copy",
                     offset=0,
                 )
             )
@@ -373,19 +412,3 @@ class _Survey:
 def _follows(before: Segment, found: Segment) -> bool:
     assert before.header is not None and found.header is not None
     return found.header.number > before.header.number
-
-
-def _is_stray(before: Segment, found: Segment) -> bool:
-    """Whether power loss can have left ``found`` behind: empty, and not yet led to."""
-    slot = found.slot
-    return (
-        not found.guessed
-        and found.frames is not None
-        and found.frames.frames == 0
-        and not found.frames.holes
-        and (slot is None or slot.generation < 2)
-        and found.footer is None
-        and before.frames is not None
-        and before.frames.tail is not None
-        and before.frames.end == "lost"
-    )
