@@ -37,9 +37,10 @@ from penstock.event import Entry, Event
 from penstock.log import Log, create, open
 from penstock.reader import Reader
 from penstock.repair import Plan, repair
+from penstock.report import Problem, Report
 from penstock.settings import Settings
 from penstock.stats import Stats
-from penstock.verify import Problem, Report, verify
+from penstock.verify import verify
 
 __version__ = "0.1.0.dev0"
 

@@ -17,11 +17,11 @@ from penstock.load import load_into
 from penstock.reader import SEQ_MAX, Reader, bounds, key_bytes, topic_bytes
 from penstock.repair import Plan
 from penstock.repair import repair as repair_log
+from penstock.report import Report
 from penstock.settings import Settings
 from penstock.stats import Stats, collect
 from penstock.steward import Steward
 from penstock.times import Time
-from penstock.verify import Report
 from penstock.verify import verify as verify_log
 
 OPEN_TIMEOUT = 10.0

@@ -16,7 +16,7 @@ from penstock import _core, durability, files, segment
 from penstock import layout as L
 from penstock._core import Scan
 from penstock.errors import Internal
-from penstock.examine import Frames, Source, pump, scan_frames, scan_of
+from penstock.scan import Frames, Source, pump, scan_frames, scan_of
 from penstock.segment import Header, Slot, Summary
 
 _HEADER = struct.Struct("<IIQQIIHHHBB")

@@ -24,11 +24,13 @@ from penstock import rebuild as R
 from penstock.backup import new_directory
 from penstock.control import NAME as CONTROL
 from penstock.errors import Busy, Corrupt, UnsupportedVersion, Usage
-from penstock.examine import Segment, Source
+from penstock.examine import Segment
+from penstock.judge import Place
 from penstock.recovery import sweep
+from penstock.scan import Source
 from penstock.segment import Header
 from penstock.settings import Settings
-from penstock.verify import DAMAGED, Findings, Place, Progress, survey
+from penstock.verify import DAMAGED, Findings, Progress, survey
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class Step:
     ----------
     action : str
         "rebuild": written anew from its valid frames; "rename": given its right name; "add": one
-        that was not there.
+        that was not there; "move": out of the way, as it cannot be read and is not missed.
     name : str
         The file's name.
     message : str
@@ -151,11 +153,20 @@ def _plan(findings: Findings, items: list[_Item], target: str | None) -> Plan:
         if item.why:
             action = "add" if item.place is None else "rename" if item.rename else "rebuild"
             steps.append(Step(action, item.name, "; ".join(item.why)))
+    for path in _in_the_way(findings, items):
+        steps.append(Step("move", os.path.basename(path), "it cannot be read as a segment"))
     lost = sorted(p.lost for p in findings.all_problems() if p.lost is not None)
     salvaged = sum(
         i.place.walk["count"] for i in items if i.why and i.place is not None and not i.rename
     )
     return Plan(findings.path, target, tuple(steps), tuple(lost), salvaged)
+
+
+def _in_the_way(findings: Findings, items: list[_Item]) -> list[str]:
+    """Files with a segment's name that nobody can read, and that nothing else will replace."""
+    names = {item.name for item in items}
+    unreadable = [s.path for s in findings.outside if s.header is None]
+    return [path for path in unreadable if os.path.basename(path) not in names]
 
 
 def _design(findings: Findings) -> list[_Item]:
@@ -205,7 +216,7 @@ def _item_for(place: Place, before: _Item | None) -> _Item:
         item.table_from = before
     if found.guessed and found.footer is None:
         item.header = replace(item.header, generation=0 if _is_dense(place) else 1)
-    elif found.frames.damaged or (found.frames.tail is not None and place.torn is None):
+    elif kinds & {"frame", "batch", "end", "many"}:
         item.header = replace(item.header, generation=item.header.generation + 1)
     return item
 
@@ -440,8 +451,12 @@ def _in_place(path: str, progress: Progress | None) -> Plan:
         sweep(path, files.list_dir(path))
         findings = survey(path, progress, spare=True)
         items = _design(findings)
-        if any(i.why for i in items):
+        in_the_way = _in_the_way(findings, items)
+        if in_the_way or any(i.why for i in items):
             _replace(findings, items, dir_fd)
+        for name in in_the_way:
+            files.rename(name, _kept_name(path, name))
+        files.sync_dir(dir_fd, path)
         return _plan(findings, items, path)
     finally:
         files.close(dir_fd)

@@ -11,165 +11,25 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
 
 from penstock import control, files, segment
 from penstock import layout as L
 from penstock.control import Peek
-from penstock.errors import Corrupt, NotFound
-from penstock.examine import Hole, Segment, Tail, examine, guess_header, look
+from penstock.errors import NotFound
+from penstock.examine import Segment, examine, guess_header, look
+from penstock.judge import REPAIR, Place, judge, without_path
 from penstock.recovery import LOST, is_leftover
-from penstock.segment import Header, Summary
-from penstock.settings import Settings
+from penstock.report import Problem, Report, Severity
+from penstock.segment import Header
 
 Progress = Callable[[int, int], None]
-Severity = Literal["normal", "damage"]
 
 DAMAGED = "damaged-"
 _KEPT = re.compile(DAMAGED + r"([0-9]{20})-[0-9]+\.bin")
 _STEP = 8 << 20  # bytes between calls of progress
 _KNOWN = {control.NAME, "consumers", "archive"}
-_REPAIR = "penstock.repair(path) says what can be saved"
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Something that verify found.
-
-    Attributes
-    ----------
-    kind : str
-        "frame", "batch", "end", "torn", "header", "checkpoint", "index", "footer", "settings",
-        "producers", "missing", "chain", "name", "spurious", "roll", "size", "unreadable",
-        "version", "left-over" or "many".
-    severity : {"normal", "damage"}
-        "normal" is what a crash, or somebody's copy, leaves behind and costs nothing.
-    path : str
-        The file, or the log's directory.
-    message : str
-        What is wrong and what to do, in a sentence.
-    offset : int or None
-        Where in the file.
-    last_seq : int or None
-        The last good event before it.
-    lost : (int, int) or None
-        First and last seq of the events that cannot be read, where that is known.
-    """
-
-    kind: str
-    severity: Severity
-    path: str
-    message: str
-    offset: int | None = None
-    last_seq: int | None = None
-    lost: tuple[int, int] | None = None
-
-    def __str__(self) -> str:
-        where = "" if self.offset is None else f" at offset {self.offset}"
-        behind = "" if self.last_seq is None else f" behind seq {self.last_seq}"
-        return f"{self.severity}: {self.path}{where}{behind}: {self.message}"
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What verify found out about a log.
-
-    Attributes
-    ----------
-    path : str
-        The log.
-    segments, events, frames, bytes : int
-        What was looked at and found good; the bytes are those of the frames.
-    first_seq, last_seq : int or None
-        Of the events that are good; None if there is none.
-    live : bool
-        Whether somebody was appending, so that only what was published was looked at.
-    problems : tuple of Problem
-        In the order of the log.
-
-    >>> log = penstock.open(path)
-    >>> log.extend([b"a", b"b"])
-    range(1, 3)
-    >>> report = log.verify()
-    >>> report.ok, report.events, report.last_seq
-    (True, 2, 2)
-    >>> print(str(report).splitlines()[1])
-    1 segment, 2 events (seq 1 to 2), 2 frames, 96 bytes of frames
-    """
-
-    path: str
-    segments: int
-    events: int
-    frames: int
-    bytes: int
-    first_seq: int | None
-    last_seq: int | None
-    live: bool
-    problems: tuple[Problem, ...]
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing is damaged."""
-        return not any(p.severity == "damage" for p in self.problems)
-
-    def __str__(self) -> str:
-        damage = sum(p.severity == "damage" for p in self.problems)
-        seqs = "" if self.first_seq is None else f" (seq {self.first_seq} to {self.last_seq})"
-        lines = [
-            f"{self.path}: {_many(damage, 'damaged place') if damage else 'ok'}",
-            f"{_many(self.segments, 'segment')}, {_many(self.events, 'event')}{seqs}, "
-            f"{_many(self.frames, 'frame')}, {self.bytes} bytes of frames",
-        ]
-        return "\n".join(lines + [str(p) for p in self.problems])
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
-
-
-@dataclass(slots=True)
-class Place:
-    """A segment that is part of the log, and what its place in it asks for."""
-
-    segment: Segment
-    newest: bool = False
-    next_base: int | None = None  # base of the segment that follows
-    torn: Tail | None = None  # an unfinished append at its end
-    problems: list[Problem] = field(default_factory=list)
-
-    @property
-    def walk(self) -> dict[str, Any]:
-        """The walk to the end of what belongs to the log."""
-        return self.torn.walk if self.torn is not None else self.segment.walk
-
-    @property
-    def frames(self) -> int:
-        """How many frames that walk has."""
-        if self.torn is not None:
-            return self.torn.frames
-        return self.segment.frames.frames if self.segment.frames is not None else 0
-
-    def say(
-        self,
-        kind: str,
-        severity: Severity,
-        message: str,
-        *,
-        offset: int | None = None,
-        last_seq: int | None = None,
-        lost: tuple[int, int] | None = None,
-    ) -> None:
-        """Note a problem."""
-        self.problems.append(
-            Problem(kind, severity, self.segment.path, message, offset, last_seq, lost)
-        )
-
-    @property
-    def damaged(self) -> bool:
-        """Whether a problem of it is damage."""
-        return any(p.severity == "damage" for p in self.problems)
 
 
 @dataclass(slots=True)
@@ -279,7 +139,7 @@ class _Survey:
             place.next_base = following.segment.base if following is not None else None
         before = None
         for place in places:
-            _judge(place, before, self._live_end(place.segment) is not None)
+            judge(place, before)
             before = place
         self._judge_chain(places)
         self._mention_rest()
@@ -403,12 +263,51 @@ class _Survey:
                 self._examine(found)
             except NotFound:
                 continue  # retained away just now
-            if before is not None and leads_to is None and _is_stray(before, found):
-                why = f"nothing leads to it: the segment of seq {before.base} has not rolled"
-                self._set_aside(found, why, "a crash can leave it; the next open lets it be")
-                continue
             places.append(Place(found))
+            later = own[i + 1 :]
+            found.cut = self._ends_in(found, later)
+            if found.cut:
+                for stray in later:
+                    self._set_apart(stray, found)
+                break
         return places
+
+    def _ends_in(self, found: Segment, later: list[Segment]) -> bool:
+        """Whether the log ends in a segment that has not rolled.
+
+        What stands behind it is not part of the log then, unless something there says that all
+        before it was on the device once: in that case the end of this one is lost.
+        """
+        frames, header = found.frames, found.header
+        assert frames is not None and header is not None
+        if frames.tail is None and (
+            frames.end != "limit" or frames.damaged or frames.walk["offset"] < found.required
+        ):
+            return False
+        walk = frames.tail.walk if frames.tail is not None else frames.walk
+        if self.peek is not None and self.peek.words[L.C_HEAD] >> 32 > header.number:
+            return False
+        return not any(s.claims and s.base >= walk["next_seq"] for s in later)
+
+    def _set_apart(self, stray: Segment, end: Segment) -> None:
+        """Take note of a segment behind the end of the log."""
+        assert end.frames is not None
+        if stray.header is not None and self._is_newer(stray.header):
+            return
+        walk = end.frames.tail.walk if end.frames.tail is not None else end.frames.walk
+        if stray.header is None:
+            why = f"it cannot be read as a segment ({without_path(stray)})"
+            self._set_aside(stray, why, "move it away, or let repair do it", "damage")
+            return
+        if stray.base < walk["next_seq"]:
+            why, todo = f"it begins inside the segment of seq {end.base}", "move it away"
+        else:
+            why = f"nothing leads to it: the segment of seq {end.base} has not rolled"
+            todo = (
+                "a load that was broken off or a power failure leaves that, and the next open for "
+                "writing moves it out of the way"
+            )
+        self._set_aside(stray, why, todo)
 
     def _is_newer(self, header: Header) -> bool:
         """Whether a segment was made after this look at the log began."""
@@ -433,8 +332,8 @@ class _Survey:
                     "header",
                     "damage",
                     found.path,
-                    f"its header cannot be read ({_without_path(found)}), and no segment beside "
-                    "it says what it was; restore it from a copy",
+                    f"its header cannot be read ({without_path(found)}), and nothing says what it "
+                    "was; restore it from a copy",
                     offset=0,
                 )
             )
@@ -454,7 +353,7 @@ class _Survey:
                     "chain",
                     "damage",
                     f"its number is {next_header.number}, and {header.number} comes before it; "
-                    f"{_REPAIR}",
+                    f"{REPAIR}",
                     offset=0,
                 )
         if places:
@@ -468,7 +367,7 @@ class _Survey:
                 "damage",
                 os.path.join(self.path, segment.file_name(first)),
                 f"is missing: seq {first} {upto} cannot be read; restore it from a copy, or "
-                f"{_REPAIR}",
+                f"{REPAIR}",
                 last_seq=first - 1,
                 lost=None if last is None else (first, last),
             )
@@ -510,297 +409,6 @@ class _Survey:
             )
 
 
-def _without_path(found: Segment) -> str:
-    return str(found.error).removeprefix(f"{found.path}: ")
-
-
 def _follows(before: Segment, found: Segment) -> bool:
     assert before.header is not None and found.header is not None
     return found.header.number > before.header.number
-
-
-def _is_stray(before: Segment, found: Segment) -> bool:
-    """Whether power loss can have left ``found`` behind: empty, and not yet led to."""
-    slot = found.slot
-    return (
-        not found.guessed
-        and found.frames is not None
-        and found.frames.frames == 0
-        and not found.frames.holes
-        and (slot is None or slot.generation < 2)
-        and found.footer is None
-        and before.frames is not None
-        and before.frames.tail is not None
-        and before.frames.end == "lost"
-    )
-
-
-def _judge(place: Place, before: Place | None, live: bool) -> None:
-    """Say what is wrong with one segment, given its place in the log."""
-    found = place.segment
-    header, frames = found.header, found.frames
-    assert header is not None and frames is not None
-    if found.guessed:
-        place.say(
-            "header",
-            "damage",
-            f"its header cannot be read ({_without_path(found)}); repair makes one from what the "
-            "segments beside it say",
-            offset=0,
-        )
-    elif header.base_seq != found.name_base:
-        place.say(
-            "name",
-            "damage",
-            f"is the segment of seq {header.base_seq} under another name; rename it to "
-            f"{segment.file_name(header.base_seq)}, or let repair do it",
-        )
-    if not found.guessed:
-        _judge_header(place, before)
-    if found.size > header.segment_bytes:
-        place.say(
-            "size",
-            "damage",
-            f"is {found.size} bytes long, and its segment {header.segment_bytes}: something was "
-            "written behind it; repair leaves that out",
-            offset=header.segment_bytes,
-        )
-    elif found.size < header.data_offset:
-        place.say(
-            "size",
-            "damage",
-            f"is cut short at {found.size} bytes, before its frames begin; {_REPAIR}",
-            offset=found.size,
-        )
-    for at in found.unreadable[:1]:
-        place.say(
-            "unreadable",
-            "damage",
-            f"the device does not give {_many(len(found.unreadable), 'page')} of it, this one "
-            f"first; copy what can be read to another device, then {_REPAIR}",
-            offset=at,
-        )
-    if found.producers_bad and not found.guessed:
-        place.say(
-            "producers",
-            "damage",
-            "the checksum of its table of producers does not match, so a repeated append may go "
-            "unnoticed; repair makes it anew from the segment before it",
-            offset=header.producers_offset,
-        )
-    _judge_slots(place)
-    _judge_frames(place, live)
-    _judge_index(place, live)
-    _judge_footer(place)
-
-
-def _judge_header(place: Place, before: Place | None) -> None:
-    header = place.segment.header
-    assert header is not None
-    try:
-        Settings.from_json(header.settings, place.segment.path)
-    except Corrupt as error:
-        place.say("settings", "damage", f"{_bare(error, place)}; {_REPAIR}", offset=0)
-    if before is None or before.damaged or before.segment.leads_to != header.base_seq:
-        return
-    walk = before.walk
-    if (
-        header.prior_append_ns < walk["last_append_ns"]
-        or header.prior_event_max_ns < walk["event_max_ns"]
-        or (header.monotone and not walk["monotone"])
-    ):
-        place.say(
-            "header",
-            "damage",
-            "its header says less about the times before it than the frames before it do, so "
-            f"reads by time can miss events; {_REPAIR}",
-            offset=L.HEADER_PRIOR_APPEND_NS,
-        )
-
-
-def _bare(error: Exception, place: Place) -> str:
-    return str(error).removeprefix(f"{place.segment.path}: ")
-
-
-def _judge_slots(place: Place) -> None:
-    found = place.segment
-    frames, slot = found.frames, found.slot
-    assert frames is not None
-    if slot is None and found.footer is None:
-        place.say(
-            "checkpoint",
-            "damage",
-            "neither checkpoint is valid: an open has to walk the whole segment and cannot tell "
-            "what was on the device; repair writes one anew",
-            offset=L.SLOT_A_OFFSET,
-        )
-        return
-    other = "the footer" if found.footer is not None else "the other one"
-    for at in found.slots_bad:
-        place.say(
-            "checkpoint",
-            "normal",
-            f"a checkpoint is not valid, and {other} counts; a crash while it was being written "
-            "leaves that",
-            offset=at,
-        )
-    if slot is None:
-        return
-    marked = frames.marked
-    reached = frames.walk["offset"] >= slot.offset and not frames.damaged
-    told = {
-        "offset": slot.offset,
-        "last_frame": slot.last_frame,
-        "last_append_ns": slot.last_append_ns,
-        "settings_offset": slot.settings_offset,
-        "producer_offset": slot.producer_offset,
-        "index_count": slot.index_count,
-        "event_max_ns": slot.event_max_ns,
-        "monotone": slot.monotone,
-        "next_seq": slot.last_seq + 1,
-    }
-    if reached and not found.guessed and any(marked[k] != v for k, v in told.items()):
-        at = L.SLOT_A_OFFSET if found.slots[0] is slot else L.SLOT_B_OFFSET
-        place.say(
-            "checkpoint",
-            "damage",
-            "its checkpoint says something else than the frames; repair writes it anew",
-            offset=at,
-        )
-
-
-def _judge_frames(place: Place, live: bool) -> None:
-    found = place.segment
-    frames = found.frames
-    assert frames is not None
-    holes = list(frames.holes)
-    tail = frames.tail
-    if tail is not None:
-        if place.newest and found.footer is None and not live:
-            place.torn = tail
-            if tail.dirty is not None or frames.frames > tail.frames:
-                place.say(
-                    "torn",
-                    "normal",
-                    "an append was not finished, as a crash leaves it; the next open for writing "
-                    "removes it",
-                    offset=tail.start,
-                    last_seq=tail.walk["next_seq"] - 1,
-                )
-        else:
-            holes += [tail.hole, *tail.inner]
-    for hole in holes:
-        _say_hole(place, hole)
-    if frames.holes_more:
-        place.say("many", "damage", f"{frames.holes_more} more places of it are damaged; {_REPAIR}")
-    if frames.gave_up:
-        place.say(
-            "many",
-            "damage",
-            "is so full of damage that looking for valid frames was given up; restore it from a "
-            f"copy, or {_REPAIR}",
-            last_seq=frames.walk["next_seq"] - 1,
-        )
-    short = not place.newest or frames.walk["offset"] < found.required
-    if not holes and frames.end == "limit" and short:
-        _say_end(place, frames.walk["offset"], frames.walk["next_seq"])
-
-
-def _say_hole(place: Place, hole: Hole) -> None:
-    if hole.batch:
-        place.say(
-            "batch",
-            "damage",
-            f"{hole.reason}; its events are read one by one; {_REPAIR}",
-            offset=hole.offset,
-            last_seq=hole.expected - 1,
-        )
-        return
-    if hole.next_seq is None:
-        _say_end(place, hole.offset, hole.expected, hole.reason)
-        return
-    lost = (hole.expected, hole.next_seq - 1) if hole.next_seq > hole.expected else None
-    what = f"seq {lost[0]} to {lost[1]} cannot be read" if lost else "no event is lost"
-    place.say(
-        "version" if hole.newer else "frame",
-        "damage",
-        f"{hole.reason}; {what}, reading goes on at offset {hole.next_at}; {_REPAIR}",
-        offset=hole.offset,
-        last_seq=hole.expected - 1,
-        lost=lost,
-    )
-
-
-def _say_end(place: Place, offset: int, expected: int, reason: str = "") -> None:
-    """The rest of the segment has no valid frame."""
-    found = place.segment
-    last = None
-    if place.next_base is not None:
-        last = place.next_base - 1
-    elif found.footer is not None:
-        last = found.footer.next_seq - 1
-    elif found.slot is not None and found.slot.last_seq >= expected:
-        last = found.slot.last_seq
-    because = f"{reason}; " if reason else ""
-    if last is not None and last < expected:
-        what = f"the frame that leads to seq {expected} is lost, and no event"
-    elif last is not None:
-        what = f"seq {expected} to {last} cannot be read"
-    else:
-        what = f"events from seq {expected} on are lost"
-    place.say(
-        "end",
-        "damage",
-        f"{because}no valid frame follows: {what}; {_REPAIR}",
-        offset=offset,
-        last_seq=expected - 1,
-        lost=(expected, last) if last is not None and last >= expected else None,
-    )
-
-
-def _judge_index(place: Place, live: bool) -> None:
-    found = place.segment
-    if found.index_bad is None:
-        return
-    used = found.index_bad < found.index_wanted
-    if used or not live:
-        place.say(
-            "index",
-            "damage" if used else "normal",
-            f"entry {found.index_bad} of its index is not what the frames say; "
-            + ("repair builds it anew" if used else "nobody uses it, and it is built anew"),
-            offset=L.INDEX_OFFSET + found.index_bad * L.INDEX_ENTRY_BYTES,
-        )
-
-
-def _judge_footer(place: Place) -> None:
-    found = place.segment
-    header, frames, footer = found.header, found.frames, found.footer
-    assert header is not None and frames is not None
-    if found.footer_bad and not found.guessed:
-        place.say(
-            "footer",
-            "damage",
-            "its footer is not valid; its events can be read all the same; repair writes it anew",
-            offset=header.footer_offset,
-        )
-    if footer is None or frames.damaged or frames.end != "rolled":
-        return
-    wanted = Summary.of(
-        frames.walk,
-        index_crc=footer.index_crc,
-        topics=frames.topics,
-        sealed_ns=footer.sealed_ns,
-    )
-    if wanted != footer and not found.guessed:
-        names = [n for n in Summary.__slots__ if getattr(wanted, n) != getattr(footer, n)]
-        place.say(
-            "footer",
-            "damage",
-            f"its footer says something else than the frames about {', '.join(names)}; repair "
-            "writes it anew",
-            offset=header.footer_offset,
-        )
-
-
-__all__ = ["Findings", "Place", "Problem", "Progress", "Report", "survey", "verify"]

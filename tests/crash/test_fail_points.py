@@ -113,7 +113,8 @@ CREATION = [
     *("control.created", "control.written", "control.renamed", "open.locked"),
 ]
 
-ELSEWHERE = {"lock.waiting"}  # has a test of its own below
+# Those have tests of their own: below, and in tests/unit/test_repair.py.
+ELSEWHERE = {"lock.waiting", "mend.built", "mend.kept", "mend.named"}
 
 
 def victim(

@@ -64,7 +64,7 @@ def is_mended(path: Path, truth: dict[int, Facts], lost: set[int]) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_every_flipped_bit_is_mended(built: Built, tmp_path: Path, number: int) -> None:
+def test_every_bit(built: Built, tmp_path: Path, number: int) -> None:
     """After a flip anywhere the repaired log verifies and has every event that was not hit."""
     seg = built.segments[number]
     for places in broken.places(seg).values():

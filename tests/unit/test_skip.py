@@ -73,7 +73,7 @@ def one_by_one(log: penstock.Log, truth: dict[int, Any], lost: set[int]) -> None
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_every_flipped_bit_costs_one_event(built: Built, tmp_path: Path, number: int) -> None:
+def test_every_bit(built: Built, tmp_path: Path, number: int) -> None:
     """A flipped bit in a frame costs the frame's event; in index, footer or slot it costs none."""
     seg = built.segments[number]
     for what, places in broken.places(seg).items():

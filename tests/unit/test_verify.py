@@ -69,7 +69,7 @@ def test_a_whole_log_is_ok(built: Built) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_every_flipped_bit_is_named(built: Built, tmp_path: Path, number: int) -> None:
+def test_every_bit(built: Built, tmp_path: Path, number: int) -> None:
     """A flipped bit in any byte that matters is named where it is, and costs one event at most."""
     seg = built.segments[number]
     padding = {
@@ -337,6 +337,36 @@ def test_an_unfinished_roll_is_normal(path: Path) -> None:
     assert report.ok and [p.kind for p in report.problems] == ["roll"]
 
 
+def test_a_load_that_was_broken_off(path: Path) -> None:
+    """Segments of a load that died before it was part of the log are no damage, and no events."""
+    with penstock.open(path, segment_size="64KiB") as log:
+        log.append(b"a")
+    end = oracle.read_log(path)[0].end
+    with penstock.open(path) as log:
+        log.load(b"%d" % n * 20 for n in range(3000))
+    first, *loaded = oracle.segment_paths(path)
+    assert len(loaded) > 3
+    path.joinpath("control").unlink()
+    for name in loaded:  # as they are until the load is done
+        for at in (L.SLOT_B_OFFSET, oracle.read_segment(name).segment_bytes - L.PAGE):
+            if at < name.stat().st_size:
+                broken.put(name, at, bytes(L.PAGE))
+    raw = first.read_bytes()
+    (size,) = struct.unpack_from("<Q", raw, L.HEADER_SEGMENT_BYTES)
+    broken.put(first, end, bytes(min(size, len(raw)) - end))
+    for at in (L.SLOT_A_OFFSET, L.SLOT_B_OFFSET):
+        if struct.unpack_from("<Q", raw, at + L.SLOT_OFFSET)[0] > end:
+            broken.put(first, at, bytes(L.SLOT_BYTES))
+    for torn in (b"", b"\0\0\0\0torn"):
+        broken.put(first, end, torn)
+        report = penstock.verify(path)
+        assert report.ok and report.events == 1, str(report)
+        assert [p.kind for p in report.problems].count("spurious") == len(loaded)
+        assert not penstock.repair(path).steps
+    with penstock.open(path) as log:
+        assert [e.value for e in log] == [b"a"]
+
+
 def test_swapped_segments(built: Built, copy: Path) -> None:
     """Two segments under each other's names are both told, and their events are counted."""
     first, second = (copy / s.path.name for s in built.segments[:2])
@@ -416,6 +446,12 @@ def test_files_that_are_none(built: Built, copy: Path) -> None:
     (copy / f"{103:020d}.seg").touch()
     report = penstock.verify(copy)
     assert report.events == len(built.truth) and not report.ok
+    assert len(report.problems) == 4
+    assert [s.action for s in penstock.repair(copy, in_place=True).steps] == ["move"] * 4
+    assert penstock.verify(copy).ok
+    assert not penstock.repair(copy, in_place=True).steps
+    with penstock.open(copy) as log:
+        assert [e.seq for e in log] == sorted(built.truth)
 
 
 @pytest.mark.parametrize("seed", range(40 if STORM else 8))
@@ -598,8 +634,11 @@ def test_beside_a_writer(path: Path) -> None:
     try:
         seen = 0
         with penstock.open(path, mode="r") as other:
-            for i in range(60):
-                report = log.verify() if i % 2 else other.verify()
+            turn = segments = 0
+            while turn < 30 or segments < 4:
+                turn += 1
+                report = log.verify() if turn % 2 else other.verify()
+                segments = report.segments
                 assert report.ok, str(report)
                 assert report.live and report.events == report.last_seq
                 assert report.events >= seen
