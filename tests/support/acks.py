@@ -22,8 +22,13 @@ class Acks:
         self.counter = 0
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
-    def append(self, log: Log, sizes: list[int], timeout: float | None = None) -> int:
-        """Append one event, or one batch, of these sizes; returns the first seq."""
+    def append(
+        self, log: Log, sizes: list[int], timeout: float | None = None, *, durable: bool = False
+    ) -> int:
+        """Append one event, or one batch, of these sizes; returns the first seq.
+
+        A durable append that raises may have committed its events all the same.
+        """
         self.counter += 1
         count = len(sizes)
         marks = [Mark(self.writer, self.counter, i, count, size) for i, size in enumerate(sizes)]
@@ -31,13 +36,15 @@ class Acks:
         os.write(self._fd, f"i {self.writer} {self.counter} {count}\n".encode())
         try:
             if count > 1:
-                seq = log.extend(items, timeout=timeout)[0]
+                seq = log.extend(items, durable=durable, timeout=timeout)[0]
             elif isinstance(items[0], bytes):
-                seq = log.append(items[0], timeout=timeout)
+                seq = log.append(items[0], durable=durable, timeout=timeout)
             else:
-                seq = log.append(items[0].value, key=items[0].key, timeout=timeout)
+                value, key = items[0].value, items[0].key
+                seq = log.append(value, key=key, durable=durable, timeout=timeout)
         except (PenstockError, MemoryError):
-            os.write(self._fd, f"r {self.writer} {self.counter} 0\n".encode())
+            kind = "m" if durable else "r"
+            os.write(self._fd, f"{kind} {self.writer} {self.counter} 0\n".encode())
             raise
         os.write(self._fd, f"a {self.writer} {self.counter} {seq}\n".encode())
         return int(seq)
@@ -61,11 +68,12 @@ class Account:
     tried: dict[tuple[str, int], int] = field(default_factory=dict)  # operation -> events in it
     acked: dict[tuple[str, int], int] = field(default_factory=dict)  # operation -> first seq
     refused: set[tuple[str, int]] = field(default_factory=set)  # operations that raised
+    maybe: set[tuple[str, int]] = field(default_factory=set)  # ... perhaps behind their commit
 
     @property
     def unknown(self) -> set[tuple[str, int]]:
         """Operations that began and never said how they ended."""
-        return set(self.tried) - set(self.acked) - self.refused
+        return set(self.tried) - set(self.acked) - self.refused - self.maybe
 
 
 def read_account(files: list[Path]) -> Account:
@@ -82,6 +90,8 @@ def read_account(files: list[Path]) -> Account:
                 account.tried[operation] = int(number)
             elif kind == "r":
                 account.refused.add(operation)
+            elif kind == "m":
+                account.maybe.add(operation)
             else:
                 account.acked[operation] = int(number)
     return account

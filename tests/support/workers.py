@@ -118,6 +118,7 @@ class Crew:
         self._newest: Worker | None = None
         self._workers: dict[int, Worker] = {}
         self._numbers = itertools.count(1)
+        self._kind = "" if preload is None else f"{preload.stem}-"
         self.kills = 0
 
     def request(self, **fields: Any) -> None:
@@ -152,8 +153,8 @@ class Crew:
     def start(self, directory: Path, job: str, **args: Any) -> Worker:
         """Start a worker that runs ``tests.support.jobs.<job>(**args)``."""
         number = next(self._numbers)
-        out = directory / f"{job}-{number}.out"
-        err = directory / f"{job}-{number}.err"
+        out = directory / f"{self._kind}{job}-{number}.out"
+        err = directory / f"{self._kind}{job}-{number}.err"
         self._starting = (out, err)
         plain = {k: str(v) if isinstance(v, Path) else v for k, v in args.items()}
         self.request(job=job, args=plain, out=str(out), err=str(err))
