@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,12 +102,16 @@ class Worker:
 
 
 class Crew:
-    """A zygote and the workers that it made, all with ``preload`` loaded before libc, if given."""
+    """A zygote and the workers that it made.
 
-    def __init__(self, preload: Path | None = None) -> None:
+    All of them have ``preload`` loaded before libc, if given, and are started by the program
+    ``under``, which is given the zygote's command line.
+    """
+
+    def __init__(self, preload: Path | None = None, under: Sequence[str] = ()) -> None:
         loaded = [] if preload is None else [os.environ.get("LD_PRELOAD", ""), str(preload)]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.zygote"],
+            [*under, sys.executable, "-m", "tests.support.zygote"],
             cwd=ROOT,
             env=os.environ | ({"LD_PRELOAD": " ".join(loaded).strip()} if loaded else {}),
             stdin=subprocess.PIPE,
@@ -120,6 +125,11 @@ class Crew:
         self._numbers = itertools.count(1)
         self._kind = "" if preload is None else f"{preload.stem}-"
         self.kills = 0
+
+    @property
+    def pid(self) -> int:
+        """The zygote's."""
+        return self._process.pid
 
     def request(self, **fields: Any) -> None:
         """Send one request to the zygote."""
