@@ -36,8 +36,10 @@ from penstock.errors import (
 from penstock.event import Entry, Event
 from penstock.log import Log, create, open
 from penstock.reader import Reader
+from penstock.repair import Plan, repair
 from penstock.settings import Settings
 from penstock.stats import Stats
+from penstock.verify import Problem, Report, verify
 
 __version__ = "0.1.0.dev0"
 
@@ -59,8 +61,11 @@ __all__ = [
     "NotFound",
     "PenstockError",
     "Permission",
+    "Plan",
     "Poisoned",
+    "Problem",
     "Reader",
+    "Report",
     "Settings",
     "Stats",
     "TooLarge",
@@ -69,6 +74,8 @@ __all__ = [
     "WrongType",
     "create",
     "open",
+    "repair",
+    "verify",
 ]
 
 logging.getLogger("penstock").addHandler(logging.NullHandler())

@@ -1,5 +1,10 @@
 # Control: the shared words, the token lock, waking readers.
 
+def has_writers(int fd):
+    """Whether a handle that may append has the control file behind ``fd`` open."""
+    return psk_ofd_held_from(fd, PSK_TOKEN_BYTE) != 0
+
+
 cdef class Control:
     """The mapped control page, and this handle's token in it.
 
@@ -96,7 +101,7 @@ cdef class Control:
 
     def has_writers(self):
         """Whether a handle that may append is alive, be it in another process."""
-        return psk_ofd_held_from(self.fd, PSK_TOKEN_BYTE) != 0
+        return has_writers(self.fd)
 
     @property
     def inherited(self):

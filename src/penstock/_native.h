@@ -522,10 +522,10 @@ static void psk_filler_stop(psk_filler *f) {
 }
 
 /* Fail-points. Crash tests arm one of them by number; passing it the n-th time sends the process a signal
- * (SIGKILL, SIGSTOP). Unarmed they cost one comparison. */
+ * (SIGKILL, SIGSTOP). Unarmed they cost one comparison. A signal's handler may arm the next one, hence volatile. */
 
-static int psk_fail_armed; /* 0 = none */
-static int psk_fail_left, psk_fail_signal;
+static volatile int psk_fail_armed; /* 0 = none */
+static volatile int psk_fail_left, psk_fail_signal;
 
 static void psk_fail_hit(void) {
     if (--psk_fail_left > 0) return;

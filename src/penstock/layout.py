@@ -237,5 +237,6 @@ GIL_COPY_BYTES_MAX = 32 << 10  # longer copies release the GIL
 LOCK_SPINS = 200
 LOCK_SLICE_NS = 10_000_000
 WAIT_SLICE_NS = 1_000_000_000
+SCAN_WINDOW_BYTES = 1 << 20  # what verify and repair hold of a segment at a time
 CRC_LONG_BYTES = 1024
 CRC_SHORT_BYTES = 128

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,13 +21,14 @@ from penstock._core import Control, SegmentMap
 from penstock.control import Words, position
 from penstock.durability import poisoning
 from penstock.errors import Corrupt, Usage
-from penstock.segment import Header
+from penstock.segment import Header, Slot
 from penstock.settings import Settings
 from penstock.store import Store
 
 logger = logging.getLogger("penstock")
 
 NEXT = "next.tmp"
+LOAD = "load."  # a directory: a load that is not part of the log yet
 LOST = "lost-"
 LOOK_BACK = 8  # segments to look at for the roll frame that leads to the newest
 
@@ -79,13 +81,15 @@ class Active:
 
 def is_leftover(name: str) -> bool:
     """Whether a file is the unfinished work of a process that died."""
-    return name == control.TEMPORARY or (name.startswith("next.") and name.endswith(".tmp"))
+    return name == control.TEMPORARY or (name.startswith(("next.", LOAD)) and name.endswith(".tmp"))
 
 
 def sweep(directory: str, names: list[str]) -> None:
     """Delete the leftovers among ``names``; under LOCK_EX only."""
     for name in names:
-        if is_leftover(name):
+        if name.startswith(LOAD) and is_leftover(name):
+            files.remove_tree(os.path.join(directory, name))
+        elif is_leftover(name):
             files.unlink(os.path.join(directory, name))
 
 
@@ -100,9 +104,11 @@ def check_is_free(directory: str) -> None:
         )
 
 
-def create_first(directory: str, dir_fd: int, settings: Settings) -> None:
-    """Make the first segment of a new log."""
-    header = Header(
+def create_first(
+    directory: str, dir_fd: int, settings: Settings, header: Header | None = None
+) -> None:
+    """Make the first segment of a new log, or of one that will become part of another."""
+    header = header or Header(
         uuid=os.urandom(16),
         base_seq=1,
         number=1,
@@ -155,6 +161,15 @@ def _fits(temporary: str, header: Header) -> bool:
 
 def name_segment(directory: str, dir_fd: int, header: Header, live: Control | None = None) -> None:
     """Make the started segment part of the log. ``live``: others have the log open."""
+    put_in_place(os.path.join(directory, NEXT), directory, header)
+    _core.fail_point("segment.named")
+    with poisoning(live):
+        files.sync_dir(dir_fd, directory)
+    _core.fail_point("segment.synced")
+
+
+def put_in_place(source: str, directory: str, header: Header) -> None:
+    """Give a finished file the name that its header asks for."""
     name = os.path.join(directory, segment.file_name(header.base_seq))
     if files.exists(name):  # never overwritten
         if _is_own(name, header):
@@ -162,15 +177,11 @@ def name_segment(directory: str, dir_fd: int, header: Header, live: Control | No
         aside = f"{name}.foreign-{_core.now_ns()}"
         logger.warning("%s: is not part of this log and in the way; renamed to %s", name, aside)
         files.rename(name, aside)
-    files.rename(os.path.join(directory, NEXT), name)
-    _core.fail_point("segment.named")
-    with poisoning(live):
-        files.sync_dir(dir_fd, directory)
-    _core.fail_point("segment.synced")
+    files.rename(source, name)
 
 
 def _is_own(path: str, header: Header) -> bool:
-    """Whether a file is a segment of the same log with the same place in it."""
+    """Whether a file is a segment of the same log."""
     fd = files.open_file(path, write=False)
     try:
         there = segment.read_header(fd, path)
@@ -178,7 +189,7 @@ def _is_own(path: str, header: Header) -> bool:
         return False
     finally:
         files.close(fd)
-    return (there.uuid, there.number) == (header.uuid, header.number)
+    return there.uuid == header.uuid
 
 
 def successor_of(active: Active) -> tuple[Header, bytes]:
@@ -204,11 +215,15 @@ def successor_of(active: Active) -> tuple[Header, bytes]:
 
 
 def settle_uuid(store: Store) -> bytes:
-    """The uuid that the log's segments share. Normally the newest two agree, and that is that."""
+    """The uuid that the log's segments share. Normally the newest two agree, and that is that.
+
+    The newest must be readable; of the others, one that is not has no vote.
+    """
     bases = store.bases()
-    newest = [_uuid_of(store, b) for b in bases[-2:]]
+    newest = [_uuid_of(store, b) for b in bases[-1:]]
+    newest += _uuids(store, bases[-2:-1])
     if len(set(newest)) > 1:
-        counts = Counter(_uuid_of(store, b) for b in bases).most_common(2)
+        counts = Counter(_uuids(store, bases)).most_common(2)
         if counts[0][1] == counts[1][1]:
             raise Corrupt(
                 f"{store.path}: holds segments of two logs, as many of one as of the other; "
@@ -216,8 +231,16 @@ def settle_uuid(store: Store) -> bytes:
                 path=store.path,
             )
         newest = [counts[0][0]]
-    store.uuid = newest[-1]
-    return newest[-1]
+    store.uuid = newest[0]
+    return newest[0]
+
+
+def _uuids(store: Store, bases: list[int]) -> list[bytes]:
+    found = []
+    for base in bases:
+        with suppress(Corrupt):
+            found.append(_uuid_of(store, base))
+    return found
 
 
 def _uuid_of(store: Store, base_seq: int) -> bytes:
@@ -239,11 +262,14 @@ class Vouched:
     offset: int  # in that segment; 0: its start
     generation: int  # of that segment's newest checkpoint
 
-    def words(self) -> Words:
-        """Control's words for it."""
+    def words(self, active: Active) -> Words:
+        """Control's words for it, in a log with that active segment."""
+        offset = self.offset
+        if not offset and self.number == active.map.number:
+            offset = active.header.data_offset
         return {
             L.C_DURABLE_SEQ: self.seq,
-            L.C_DURABLE_POS: position(self.number, self.offset),
+            L.C_DURABLE_POS: position(self.number, offset),
             L.C_DURABLE_BASE: self.base_seq,
             L.C_SLOT: position(self.number, self.generation),
         }
@@ -292,7 +318,7 @@ def _why_not_newest(store: Store, earlier: list[int], header: Header) -> str | N
     A roll frame that leads to it settles it, even if foreign segments stand between the two.
     """
     for base in reversed(earlier[-LOOK_BACK:]):
-        before = store.open(base)
+        before = _open(store, base)
         if before is None:
             continue
         leads_to = store.leads_to(before)
@@ -300,7 +326,7 @@ def _why_not_newest(store: Store, earlier: list[int], header: Header) -> str | N
             for foreign in (b for b in earlier if b > base):
                 store.set_aside(foreign, f"it begins inside the segment of seq {base}")
             return None
-    before = store.open(earlier[-1])
+    before = _open(store, earlier[-1])
     if before is None:
         return None
     leads_to = store.leads_to(before)
@@ -310,6 +336,13 @@ def _why_not_newest(store: Store, earlier: list[int], header: Header) -> str | N
     if header.base_seq < walk["next_seq"] or before.number >= header.number:
         return f"it begins inside the segment of seq {before.base_seq}"
     raise before.damage(bad_at, state, walk["next_seq"] - 1)
+
+
+def _open(store: Store, base_seq: int) -> SegmentMap | None:
+    """The segment named ``base_seq``; None if it is foreign, gone, or its header is damaged."""
+    with suppress(Corrupt):
+        return store.open(base_seq)
+    return None
 
 
 def find_end(store: Store, *, hint: Words | None, write: bool, fresh: bool = True) -> Active:
@@ -419,27 +452,71 @@ def _walk(m: SegmentMap, header: Header, hint: Words | None, *, write: bool) -> 
         if active is not None:
             return active
     slot = segment.newest_slot(m.fd, header, m.path)
-    resume = {}
-    index_from = 0
-    if slot is not None and slot.offset > header.data_offset:
-        resume = {
-            "settings_offset": slot.settings_offset,
-            "producer_offset": slot.producer_offset,
-            "monotone": slot.monotone,
-        }
-        index_from = slot.index_count
-    try:
-        walk, state, bad_at = m.walk(limit, resume=resume, index_from=index_from, write_index=write)
-    except Corrupt:  # the index is damaged; the frames may be whole
-        walk, state, bad_at = m.walk(limit, write_index=write)
+    known = None
+    if slot is not None and slot.generation > 1:
+        known = _up_to_checkpoint(m, slot, write=write)
+    walk, state, bad_at = m.walk(limit, resume=known, write_index=write)
     end = walk["offset"]
     lost_checkpoint = slot is not None and end < slot.offset
     # Control is only a hint: where it claims frames and there are just zeros, it is the one that
     # is wrong. Where there is something else, that something is a damaged frame.
     lost_head = end < known_head and not m.is_zero(end, min(known_head, limit))
     if lost_checkpoint or lost_head:
-        raise m.damage(bad_at or end, state, walk["next_seq"] - 1)
+        told = _known_end(slot, hint if lost_head else None, limit)
+        if write or told is None:
+            raise m.damage(bad_at or end, state, walk["next_seq"] - 1)
+        # A read raises where the damage is, or passes over it.
+        walk, _, _ = m.walk(limit, resume=walk | told)
     return Active(m, header, walk)
+
+
+def _up_to_checkpoint(m: SegmentMap, slot: Slot, *, write: bool) -> dict[str, Any] | None:
+    """Where a walk stands at the checkpoint; None if it has to be walked from the start.
+
+    What it says of all frames before it counts, since the index has no checksum.
+    """
+    said = {
+        "settings_offset": slot.settings_offset,
+        "producer_offset": slot.producer_offset,
+        "event_max_ns": slot.event_max_ns,
+        "monotone": slot.monotone,
+    }
+    try:
+        walk, _, _ = m.walk(
+            min(slot.offset, m.grown()), index_from=slot.index_count, write_index=write
+        )
+    except Corrupt:
+        return None
+    ended = (walk["offset"], walk["next_seq"], walk["last_frame"])
+    return walk | said if ended == (slot.offset, slot.last_seq + 1, slot.last_frame) else None
+
+
+def _known_end(slot: Slot | None, hint: Words | None, limit: int) -> dict[str, Any] | None:
+    """Where the frames of a damaged segment end, by control or else by its checkpoint."""
+    if hint is not None:
+        at = hint[L.C_HEAD] & 0xFFFFFFFF
+        known = {
+            "offset": at,
+            "next_seq": hint[L.C_NEXT_SEQ],
+            "last_append_ns": hint[L.C_LAST_APPEND_NS],
+            "last_frame": hint[L.C_LAST_FRAME],
+            "event_max_ns": hint[L.C_EVENT_MAX_NS],
+            "settings_offset": hint[L.C_SETTINGS_POS] & 0xFFFFFFFF,
+            "producer_offset": hint[L.C_PRODUCER_POS] & 0xFFFFFFFF,
+        }
+    elif slot is not None:
+        known = {
+            "offset": slot.offset,
+            "next_seq": slot.last_seq + 1,
+            "last_append_ns": slot.last_append_ns,
+            "last_frame": slot.last_frame,
+            "event_max_ns": slot.event_max_ns,
+            "settings_offset": slot.settings_offset,
+            "producer_offset": slot.producer_offset,
+        }
+    else:
+        return None
+    return known | {"monotone": False, "rolled": False} if known["offset"] <= limit else None
 
 
 def _from_hint(
@@ -466,8 +543,12 @@ def _from_hint(
     return Active(m, header, walk) if walk["offset"] >= known_head else None
 
 
-def clear_tail(active: Active, limit: int, live: Control | None) -> bool:
-    """Zero what lies between the published end and ``limit``; whether there was anything."""
+def clear_tail(active: Active, limit: int, live: Control | None, *, due: bool) -> bool:
+    """Zero what lies between the published end and ``limit``; whether there was anything.
+
+    If a repair is ``due``, even zeros are synced: whoever wrote them may have died before its sync,
+    and what is still on the device in their place would follow the next append if the power failed.
+    """
     m = active.map
     start = active.walk["offset"]
     limit = min(limit, m.grown())
@@ -480,6 +561,9 @@ def clear_tail(active: Active, limit: int, live: Control | None) -> bool:
         at = max(at, page_end)
         dirty = not m.is_zero(at, limit) or dirty
     if not dirty:
+        if due:
+            with poisoning(live):
+                files.sync_data(m.fd, m.path)
         return False
     if m.stranded(start, limit, active.walk["next_seq"]):
         _keep_aside(active, start, limit)
@@ -561,7 +645,9 @@ def recover(
     1. Follow the segments to the end of what was published.
     2. Move segments behind it, that nothing leads to, out of the way.
     3. If it is a roll frame, make the successor that it promises and go on there.
-    4. Zero what lies behind the end.
+    4. If control did not know that segment as the active one, whoever named it may have died
+       before the name was on the device: sync the directory.
+    5. Zero what lies behind the end.
     """
     active = find_end(store, hint=hint, write=True, fresh=fresh)
     _core.fail_point("repair.walked")
@@ -577,5 +663,9 @@ def recover(
         assert made is not None
         active = made
         limit = None
-    clear_tail(active, active.map.file_bytes if limit is None else limit, live)
+    if hint is None or hint[L.C_ACTIVE_BASE] != active.header.base_seq:
+        with poisoning(live):
+            files.sync_dir(dir_fd, store.path)
+    due = hint is None or hint[L.C_RESERVED] != hint[L.C_HEAD]
+    clear_tail(active, active.map.file_bytes if limit is None else limit, live, due=due)
     return active

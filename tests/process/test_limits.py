@@ -320,7 +320,6 @@ def test_readers_of_many_segments(scene: Scene) -> None:
     here(scene, "read_within", path=scene.path, spare=40 * MIB).done()
 
 
-@pytest.mark.xfail(reason="a reader keeps 32 maps, however large they are")
 def test_readers_of_large_segments(scene: Scene) -> None:
     """A few segments' worth of address space is enough to read a log of many large ones."""
     with penstock.open(scene.path) as log:

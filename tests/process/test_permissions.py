@@ -184,7 +184,6 @@ def test_follower_that_may_only_read(place: Scene) -> None:
         ]
 
 
-@pytest.mark.xfail(reason="a reader is told NotFound")
 def test_directory_that_may_not_be_searched(place: Scene) -> None:
     """A log in a directory that a user may not enter is Permission, for readers as well."""
     place.seed()

@@ -70,7 +70,9 @@ def check_access(log: Log, prints: list[int]) -> None:
     assert log.topics() == ({""} if prints else set())
     assert log.settings.file_mode == 0o600
     stats = log.stats()
-    assert (stats.first_seq, stats.last_seq, stats.spurious) == (1, len(prints), {})
+    assert (stats.first_seq, stats.last_seq) == (1, len(prints))
+    unpublished = "nothing leads to it"  # segments of a load that died before it was committed
+    assert all(why.startswith(unpublished) for why in stats.spurious.values()), stats.spurious
 
 
 def check_log(path: Path, acks: list[Path]) -> list[int]:

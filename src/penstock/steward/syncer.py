@@ -75,7 +75,7 @@ class Syncer:
             del log
 
     def _sync(self, log: Handle) -> None:
-        log._sync(log._next_seq() - 1, None)
+        log._sync_all(None)
         durable = log._durable_seq()
         if self._seconds is not None:
             log._sync_next = durable + 1

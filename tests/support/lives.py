@@ -1,0 +1,277 @@
+"""Scripts of what processes do to a log, run on a real log, and what the log must hold then.
+
+A script is a list of lives, each a list of steps; a life is one process and may end by its death in
+the middle of a step. A ledger knows what was appended and what was said to be on the device.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import penstock
+from penstock import Conflict, Entry, Event, Log
+from tests.support.pages import History
+from tests.support.recorder import LOOSE, Keeper, Recorder, without_a_device
+
+SEGMENT = 64 << 10
+LONG_AGO = -1  # before the first moment
+
+Step = dict[str, Any]  # what to "do", and with what; plain enough for JSON
+
+
+class Item(NamedTuple):
+    """All that a reader must get to see of an event, and who appended it."""
+
+    value: bytes | None
+    key: bytes | None
+    topic: str
+    headers: tuple[tuple[str, bytes | None], ...]
+    batch_left: int
+
+
+def item_of(event: Event) -> Item:
+    """What a reader sees of an event."""
+    return Item(event.value, event.key, event.topic, event.headers, event.batch_left)
+
+
+def make_items(number: int, sizes: list[int]) -> list[Item]:
+    """The events of one append: bytes that occur nowhere else; an odd size has all the trimmings."""
+    items = []
+    for place, size in enumerate(sizes):
+        rng = random.Random(number * 1000 + place)
+        rich = size % 2 == 1
+        items.append(
+            Item(
+                rng.randbytes(size),
+                b"key %d" % number if rich else None,
+                f"topic {number % 2}" if rich else "",
+                (("name", b"%d" % place), ("null", None)) if rich else (),
+                len(sizes) - 1 - place,
+            )
+        )
+    return items
+
+
+@dataclass(frozen=True)
+class Produced:
+    """A producer's append: its number, and the seqs that it got."""
+
+    who: str
+    n: int
+    seqs: range
+
+
+@dataclass
+class Ledger:
+    """What was appended, and what of it was said to be on the device, and when."""
+
+    events: list[tuple[int, Item]] = field(default_factory=list)
+    told: list[tuple[int, int]] = field(default_factory=list)  # seqs up to which it was said
+    produced: list[Produced] = field(default_factory=list)
+    sizes: list[tuple[int, int]] = field(default_factory=lambda: [(LONG_AGO, SEGMENT)])
+    sizes_told: list[tuple[int, int]] = field(default_factory=lambda: [(LONG_AGO, 0)])
+    begun: int = 0  # appends, lost ones too: no two are of the same bytes
+
+    def must_hold(self, moment: int) -> int:
+        """Seq up to which events had been said to be on the device."""
+        return max((seq for when, seq in self.told if when <= moment), default=0)
+
+    def at(self, moment: int) -> Ledger:
+        """What is left of it when the power fails at ``moment``."""
+        least = max(place for when, place in self.sizes_told if when <= moment)
+        return Ledger(
+            [(LONG_AGO, item) for when, item in self.events if when <= moment],
+            [(LONG_AGO, self.must_hold(moment))],
+            list(self.produced),
+            [(LONG_AGO, size) for when, size in self.sizes[least:] if when <= moment],
+            begun=self.begun,
+        )
+
+    def keep(self, count: int, size: int) -> None:
+        """Whoever opened the log found so many events, and this setting: so it stays."""
+        del self.events[count:]
+        self.produced = [p for p in self.produced if p.seqs[-1] <= count]
+        if self.sizes[-1][1] != size:
+            self.sizes = [(LONG_AGO, size)]
+            self.sizes_told = [(LONG_AGO, 0)]
+
+
+class Life:
+    """One process that opens a log and acts on it, step by step."""
+
+    def __init__(self, path: str, ledger: Ledger, recorder: Recorder | None = None) -> None:
+        self.path = path
+        self.ledger = ledger
+        self.recorder = recorder
+        self.log: Log | None = None
+
+    @property
+    def moment(self) -> int:
+        """The moment that the history has come to."""
+        return self.recorder.history.moment if self.recorder is not None else 0
+
+    def run(self, steps: list[Step]) -> None:
+        """Do what the script says."""
+        watching: AbstractContextManager[None] = (
+            self.recorder.recording() if self.recorder is not None else without_a_device()
+        )
+        with watching:
+            for step in steps:
+                if self.recorder is not None:
+                    self.recorder.dies_at = step.get("dies")
+                arguments = {k: v for k, v in step.items() if k not in ("do", "dies")}
+                getattr(self, step["do"])(**arguments)
+                if self.recorder is not None:
+                    self.recorder.look(f"behind {step['do']}")
+                if self.log is not None:
+                    self.ledger.told.append((self.moment, self.log.durable_seq))
+
+    def open(self, *, rebooted: bool = False) -> None:
+        """Open the log and check that it holds what it must, and nothing else."""
+        if self.recorder is not None:
+            self.recorder.expect_repair()
+        self.log = log = penstock.open(self.path, segment_size=SEGMENT)
+        count = check_events(log, self.ledger, self.ledger.must_hold(self.moment))
+        self.ledger.keep(count, log.settings.segment_size)
+        if rebooted:
+            assert log.durable_seq == count, "what was found is not said to be on the device"
+            self.ledger.told.append((LONG_AGO, count))  # it was there before, so it is for good
+        check_producers(log, self.ledger)
+        assert log.stats().spurious == {}
+
+    def append(
+        self, sizes: list[int], *, durable: bool = False, producer: tuple[str, int] | None = None
+    ) -> None:
+        """Append one event, or a batch."""
+        log, ledger = self._log, self.ledger
+        ledger.begun += 1
+        items = make_items(ledger.begun, sizes)
+        seqs = range(len(ledger.events) + 1, len(ledger.events) + len(sizes) + 1)
+        ledger.events += [(self.moment, item) for item in items]
+        if producer is not None:
+            producer = (producer[0], producer[1])
+            ledger.produced.append(Produced(*producer, seqs))
+        if self.recorder is not None:
+            self.recorder.expect_publish(([0] if producer is not None else []) + sizes)
+        entries = [
+            Entry(item.value, key=item.key, topic=item.topic or None, headers=item.headers or None)
+            for item in items
+        ]
+        got: range
+        if len(items) == 1:
+            item = items[0]
+            seq = log.append(
+                item.value,
+                key=item.key,
+                topic=item.topic or None,
+                headers=item.headers or None,
+                durable=durable,
+                producer=producer,
+            )
+            got = range(seq, seq + 1)
+        else:
+            got = log.extend(entries, durable=durable, producer=producer)
+        assert got == seqs
+        if durable:
+            assert log.durable_seq >= seqs[-1]
+
+    def configure(self, segment_size: int) -> None:
+        """Change a setting."""
+        self.ledger.sizes.append((self.moment, segment_size))
+        if self.recorder is not None:
+            self.recorder.expect_publish([0])
+        self._log.configure(segment_size=segment_size)
+
+    def sync(self) -> None:
+        """Sync; then everything is on the device, settings too."""
+        assert self._log.sync() == len(self.ledger.events) == self._log.durable_seq
+        self._all_told()
+
+    def roll(self) -> None:
+        """Begin a new segment."""
+        self._log.steward.roll()
+
+    def keep(self) -> None:
+        """Do what the keeper's thread would do in a pause."""
+        if Keeper.newest is None:
+            self._log._look_ahead()
+        if Keeper.newest is not None:
+            Keeper.newest.work()
+
+    def close(self) -> None:
+        """Close the log; then everything is on the device."""
+        self._log.close()
+        self.log = None
+        self._all_told()
+
+    def _all_told(self) -> None:
+        self.ledger.told.append((self.moment, len(self.ledger.events)))
+        self.ledger.sizes_told.append((self.moment, len(self.ledger.sizes) - 1))
+
+    @property
+    def _log(self) -> Log:
+        assert self.log is not None
+        return self.log
+
+
+def check_events(log: Log, ledger: Ledger, must: int) -> int:
+    """What the log holds is a beginning of what was appended, as long as was promised."""
+    found = list(log)
+    count = len(found)
+    wanted = [item for _, item in ledger.events]
+    assert [e.seq for e in found] == list(range(1, count + 1))
+    assert count <= len(wanted), f"{count} events are there, {len(wanted)} were appended"
+    for event, item in zip(found, wanted, strict=False):
+        assert item_of(event) == item, f"seq {event.seq} is not what was appended"
+    assert count >= must, f"the events up to {must} were on the device, those up to {count} are"
+    assert count == 0 or found[-1].batch_left == 0, "the log ends inside a batch"
+    assert log.last_seq == count and log.first_seq == 1
+    assert [e.seq for e in reversed(log)] == list(range(count, 0, -1))
+    assert all(log[seq].seq == seq for seq in range(1, count + 1))
+    sizes = {size for _, size in ledger.sizes}
+    assert log.settings.segment_size in sizes, "a setting is not what it was set to"
+    return count
+
+
+def check_producers(log: Log, ledger: Ledger) -> None:
+    """To repeat what a producer appended last appends nothing and tells the same seqs."""
+    before = log.last_seq
+    for done in {p.who: p for p in ledger.produced}.values():
+        values = [log[seq].value or b"" for seq in done.seqs]
+        assert log.extend(values, producer=(done.who, done.n)) == done.seqs
+        if done.n:
+            with pytest.raises(Conflict):
+                log.append(b"", producer=(done.who, done.n - 1))
+    assert log.last_seq == before
+
+
+def live(path: str, record: str, steps: list[Step]) -> None:
+    """One recorded life, in a process of its own; the record is kept even if that dies."""
+    file = Path(record)
+    history, ledger = (
+        pickle.loads(file.read_bytes()) if file.exists() else (History(loose=LOOSE), Ledger())
+    )
+    recorder = Recorder(history, path)
+    life = Life(path, ledger, recorder)
+
+    def write_down() -> None:
+        file.write_bytes(pickle.dumps((history, ledger)))
+
+    recorder.last_words = write_down
+    os.makedirs(path, exist_ok=True)
+    life.run(steps)
+    write_down()
+
+
+def recorded(record: Path) -> tuple[History, Ledger]:
+    """What lives have left of themselves."""
+    history, ledger = pickle.loads(record.read_bytes())
+    return history, ledger

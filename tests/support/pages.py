@@ -1,0 +1,299 @@
+"""What a disk may hold after the power failed: every page in any version since the last sync.
+
+A history has seen the files of a directory at many moments. Of the moment at which the power fails it
+can tell each disk that is possible then: between two syncs a page holds any of the versions that it
+had, each page by itself and, torn, each of its sectors; sizes are old or new; names that no fsync of
+the directory covers are there or not, each rename whole and behind what it depends on. A sync covers
+what was there when it began, once it has returned.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, TypeVar
+
+PAGE = 4096
+SECTOR = 512
+ZEROS = bytes(PAGE)
+
+T = TypeVar("T")
+
+Key = tuple[str, int, int]  # "page", file, page; "size", file, 0; "entry", number, 0
+Pick = int | tuple[int, ...]  # which version, from the oldest; of a torn page, for each sector
+GARBLED = -1  # of a torn page: in this sector, whatever was changing is garbage
+
+
+@dataclass
+class Versions(Generic[T]):
+    """What one page, or one size, was at which moment."""
+
+    first: T
+    later: list[tuple[int, T]] = field(default_factory=list)
+
+    def between(self, floor: int, moment: int) -> list[T]:
+        """The different values that it had from ``floor`` to ``moment``, the oldest first."""
+        found = [self.first]
+        for when, value in self.later:
+            if when > moment:
+                break
+            if when <= floor:
+                found = [value]
+            elif value not in found:
+                found.append(value)
+        return found
+
+
+@dataclass
+class File:
+    """One file, whatever its name is."""
+
+    data: bytes = b""
+    pages: dict[int, Versions[bytes]] = field(default_factory=dict)
+    size: Versions[int] = field(default_factory=lambda: Versions(0))
+    syncs: list[tuple[int, int]] = field(default_factory=list)  # returned, began
+
+    @classmethod
+    def on_disk(cls, data: bytes) -> File:
+        """A file that is wholly on the device."""
+        pages = {n: Versions(page) for n, page in _pages_of(data) if page != ZEROS}
+        return cls(data, pages, Versions(len(data)))
+
+    def take(self, data: bytes, moment: int) -> bool:
+        """Note what the file holds now; whether that is new."""
+        if data == self.data:
+            return False
+        if len(data) != len(self.data):
+            self.size.later.append((moment, len(data)))
+        before = dict(_pages_of(self.data))
+        for number, page in _pages_of(data):
+            if page != before.get(number, ZEROS):
+                versions = self.pages.setdefault(number, Versions(ZEROS))
+                versions.later.append((moment, page))
+        self.data = data
+        return True
+
+
+def _pages_of(data: bytes) -> Iterator[tuple[int, bytes]]:
+    for at in range(0, len(data), PAGE):
+        yield at // PAGE, data[at : at + PAGE].ljust(PAGE, b"\0")
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of the directory: a name that goes, a name that comes, or both at once."""
+
+    moment: int
+    goes: str | None
+    comes: str | None
+    file: int
+
+    def needs(self, earlier: Change) -> bool:
+        """Whether it cannot have happened without ``earlier``."""
+        names = {self.goes, self.comes} - {None}
+        return self.file == earlier.file or bool(names & {earlier.goes, earlier.comes})
+
+
+def _floor(syncs: list[tuple[int, int]], moment: int) -> int:
+    return max((began for returned, began in syncs if returned <= moment), default=-1)
+
+
+Image = dict[str, tuple[int, tuple[bytes, ...]]]  # name -> size and pages
+
+
+@dataclass
+class History:
+    """What was seen of a directory's files, and which syncs there were."""
+
+    moment: int = 0
+    labels: list[str] = field(default_factory=lambda: ["start"])
+    files: dict[int, File] = field(default_factory=dict)
+    names: dict[str, int] = field(default_factory=dict)  # as they are now
+    first_names: dict[str, int] = field(default_factory=dict)
+    loose: frozenset[str] = frozenset()  # names of files of which nothing is expected
+    changes: list[Change] = field(default_factory=list)
+    dir_syncs: list[tuple[int, int]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, directory: Path, loose: frozenset[str] = frozenset()) -> History:
+        """The history of a directory that is wholly on the device."""
+        history = cls(loose=loose)
+        for number, name in enumerate(sorted(os.listdir(directory))):
+            history.files[number] = File.on_disk((directory / name).read_bytes())
+            history.names[name] = number
+        history.first_names = dict(history.names)
+        return history
+
+    def look(self, directory: str, label: str) -> None:
+        """Note what the files hold now; a new moment if that is new."""
+        assert set(os.listdir(directory)) == set(self.names), f"{label}: a change went unseen"
+        following = self.moment + 1
+        changed = False
+        for name, number in self.names.items():
+            with open(os.path.join(directory, name), "rb") as file:
+                new = self.files[number].take(file.read(), following)
+            changed |= new and name not in self.loose
+        if changed:
+            self.pass_moment(label)
+
+    def pass_moment(self, label: str) -> None:
+        """Something happened that is not a change of bytes."""
+        self.moment += 1
+        self.labels.append(label)
+
+    def change(self, label: str, goes: str | None, comes: str | None) -> None:
+        """Note that the directory has changed."""
+        self.pass_moment(label)
+        if goes is None:
+            number = len(self.files)
+            self.files[number] = File()
+        else:
+            number = self.names.pop(goes)
+        if comes is not None:
+            self.names[comes] = number
+        self.changes.append(Change(self.moment, goes, comes, number))
+
+    def options(self, moment: int) -> dict[Key, int]:
+        """What a loss of power at ``moment`` leaves open, and how many ways there are each time."""
+        found: dict[Key, int] = {}
+        loose = {n for name, n in self.first_names.items() if name in self.loose}
+        for number, change in enumerate(self.changes):
+            if {change.goes, change.comes} & self.loose:
+                loose.add(change.file)
+            elif _floor(self.dir_syncs, moment) < change.moment <= moment:
+                found["entry", number, 0] = 2
+        for number, file in self.files.items():
+            if number in loose:
+                continue
+            floor = _floor(file.syncs, moment)
+            found["size", number, 0] = len(file.size.between(floor, moment))
+            for page, versions in file.pages.items():
+                found["page", number, page] = len(versions.between(floor, moment))
+        return {key: count for key, count in found.items() if count > 1}
+
+    def image(self, moment: int, picks: Mapping[Key, Pick], rng: random.Random) -> Image:
+        """The disk that these picks make; what is not picked is as new as can be."""
+        built: Image = {}
+        for name, number in self._entries(moment, picks).items():
+            file = self.files[number]
+            if name in self.loose:
+                if rng.random() < 0.6:
+                    built[name] = self._any_version(file, moment, rng)
+                continue
+            floor = _floor(file.syncs, moment)
+            sizes = file.size.between(floor, moment)
+            pick = picks.get(("size", number, 0), len(sizes) - 1)
+            assert isinstance(pick, int)
+            size = sizes[pick]
+            pages = []
+            for page in range(-(-size // PAGE)):
+                known = file.pages.get(page)
+                if known is None:
+                    pages.append(ZEROS)
+                    continue
+                versions = known.between(floor, moment)
+                chosen = picks.get(("page", number, page), len(versions) - 1)
+                pages.append(
+                    versions[chosen] if isinstance(chosen, int) else _torn(versions, chosen, rng)
+                )
+            built[name] = size, tuple(pages)
+        return built
+
+    def _any_version(
+        self, file: File, moment: int, rng: random.Random
+    ) -> tuple[int, tuple[bytes, ...]]:
+        size = rng.choice(file.size.between(-1, moment))
+        pages = (file.pages.get(n, Versions(ZEROS)) for n in range(-(-size // PAGE)))
+        return size, tuple(rng.choice(versions.between(-1, moment)) for versions in pages)
+
+    def _entries(self, moment: int, picks: Mapping[Key, Pick]) -> dict[str, int]:
+        floor = _floor(self.dir_syncs, moment)
+        names = dict(self.first_names)
+        missing: list[Change] = []
+        for number, change in enumerate(self.changes):
+            if change.moment > moment:
+                break
+            there = picks.get(("entry", number, 0), 1) == 1 or change.moment <= floor
+            if not there or any(change.needs(other) for other in missing):
+                missing.append(change)
+                continue
+            if change.goes is not None:
+                names.pop(change.goes)
+            if change.comes is not None:
+                names[change.comes] = change.file
+        return names
+
+
+def _torn(versions: list[bytes], picks: tuple[int, ...], rng: random.Random) -> bytes:
+    page = bytearray()
+    for sector, pick in enumerate(picks):
+        part = slice(sector * SECTOR, (sector + 1) * SECTOR)
+        if pick != GARBLED:
+            page += versions[pick % len(versions)][part]
+            continue
+        kept, changing = versions[0][part], versions[-1][part]
+        noise = rng.randbytes(SECTOR)
+        page += bytes(a if a == b else c for a, b, c in zip(kept, changing, noise, strict=True))
+    return bytes(page)
+
+
+def ways(
+    options: dict[Key, int], rng: random.Random, *, all_below: int, samples: int
+) -> Iterator[dict[Key, Pick]]:
+    """Picks among options, in random order: all that there are, if they are few.
+
+    Else the extremes (all old, all new, one thing old and the rest new, one new and the rest old)
+    and samples. Then samples in which pages are torn.
+    """
+    oldest: dict[Key, Pick] = dict.fromkeys(options, 0)
+    newest: dict[Key, Pick] = {key: count - 1 for key, count in options.items()}
+    found: list[dict[Key, Pick]] = []
+    if math.prod(options.values()) <= all_below:
+        for picked in itertools.product(*map(range, options.values())):
+            found.append(dict(zip(options, picked, strict=True)))
+    else:
+        found += [oldest, newest]
+        found += [{**oldest, key: newest[key]} for key in options]
+        found += [{**newest, key: 0} for key in options]
+        found += [_random_picks(options, rng, torn=False) for _ in range(samples)]
+    if options:
+        found += [_random_picks(options, rng, torn=True) for _ in range(samples)]
+    rng.shuffle(found)
+    return iter(found)
+
+
+def _random_picks(options: dict[Key, int], rng: random.Random, *, torn: bool) -> dict[Key, Pick]:
+    """Picks that lean to old, to new or to neither, with some or all of the pages torn."""
+    lean = rng.choice((0.1, 0.5, 0.9))
+    tears = rng.choice((0.3, 1.0)) if torn else 0.0
+    garbles = rng.choice((0.0, 0.3))
+
+    def version(count: int) -> int:
+        return rng.choice((rng.randrange(count), count - 1 if rng.random() < lean else 0))
+
+    def sectors(count: int) -> tuple[int, ...]:
+        return tuple(
+            GARBLED if rng.random() < garbles else version(count) for _ in range(PAGE // SECTOR)
+        )
+
+    return {
+        key: sectors(count) if key[0] == "page" and rng.random() < tears else version(count)
+        for key, count in options.items()
+    }
+
+
+def write(image: Image, directory: Path) -> None:
+    """Make the disk real."""
+    directory.mkdir()
+    for name, (size, pages) in image.items():
+        with open(directory / name, "wb") as file:
+            file.truncate(size)
+            for number, page in enumerate(pages):
+                if page != ZEROS:
+                    file.seek(number * PAGE)
+                    file.write(page[: size - number * PAGE])
