@@ -21,8 +21,7 @@
 
 static char directory[PATH_MAX];
 static char names[512]; /* ",fsync,rename," */
-static char struck[PATH_MAX]; /* what the last call that failed was about */
-static int64_t nth, calls, hits, syncs;
+static int64_t nth, calls, hits, hits_in_use, syncs;
 static int code, lasting;
 static int64_t clock_off_ns;
 
@@ -38,20 +37,29 @@ void faulty_arm(const char *below, const char *list, int64_t n, int error, int f
     snprintf(names, sizeof names, "%s", list);
     code = error;
     lasting = from_then_on;
-    calls = hits = syncs = 0;
-    struck[0] = 0;
+    calls = hits = hits_in_use = syncs = 0;
     __atomic_store_n(&nth, n, __ATOMIC_SEQ_CST);
 }
 
 int64_t faulty_calls(void) { return __atomic_load_n(&calls, __ATOMIC_SEQ_CST); }
-int64_t faulty_syncs(void) { return __atomic_load_n(&syncs, __ATOMIC_SEQ_CST); }
-const char *faulty_struck(void) { return struck; }
 int64_t faulty_hits(void) { return __atomic_load_n(&hits, __ATOMIC_SEQ_CST); }
+
+/* Of these, those on files that are in use: not on ones that have only a temporary name yet. */
+int64_t faulty_hits_in_use(void) { return __atomic_load_n(&hits_in_use, __ATOMIC_SEQ_CST); }
+
+/* How many segments below the directory were synced, by calls that succeeded. */
+int64_t faulty_syncs(void) { return __atomic_load_n(&syncs, __ATOMIC_SEQ_CST); }
+
 void faulty_clock(int64_t ns) { __atomic_store_n(&clock_off_ns, ns, __ATOMIC_SEQ_CST); }
 
 static int is_below(const char *path) {
     size_t n = strlen(directory);
     return strncmp(path, directory, n) == 0 && (path[n] == 0 || path[n] == '/');
+}
+
+static int ends_with(const char *path, const char *suffix) {
+    size_t n = strlen(path), m = strlen(suffix);
+    return n >= m && strcmp(path + n - m, suffix) == 0;
 }
 
 static int is_chosen(const char *name) {
@@ -66,19 +74,23 @@ static int strikes(const char *name, const char *path) {
     int64_t count = __atomic_add_fetch(&calls, 1, __ATOMIC_SEQ_CST);
     if (count != n && !(lasting && count > n)) return 0;
     __atomic_add_fetch(&hits, 1, __ATOMIC_SEQ_CST);
-    snprintf(struck, sizeof struck, "%s", path);
+    if (!ends_with(path, ".tmp")) __atomic_add_fetch(&hits_in_use, 1, __ATOMIC_SEQ_CST);
     return 1;
 }
 
-static int strikes_fd(const char *name, int fd) {
-    char link[64], path[PATH_MAX];
+static int path_of(int fd, char path[PATH_MAX]) {
+    char link[64];
     int before = errno;
-    if (__atomic_load_n(&nth, __ATOMIC_SEQ_CST) == 0 || fd < 0) return 0;
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t n = readlink(link, path, sizeof path - 1);
+    ssize_t n = readlink(link, path, PATH_MAX - 1);
     errno = before;
-    if (n < 0) return 0;
-    path[n] = 0;
+    path[n < 0 ? 0 : n] = 0;
+    return n >= 0;
+}
+
+static int strikes_fd(const char *name, int fd) {
+    char path[PATH_MAX];
+    if (__atomic_load_n(&nth, __ATOMIC_SEQ_CST) == 0 || fd < 0 || !path_of(fd, path)) return 0;
     return strikes(name, path);
 }
 
@@ -110,13 +122,14 @@ ON_FD(flock, "flock", int, (int fd, int how), (fd, how))
 ON_FD(lseek, "lseek", off_t, (int fd, off_t at, int from), (fd, at, from))
 ON_FD(lseek64, "lseek", off_t, (int fd, off_t at, int from), (fd, at, from))
 
-/* Syncs that succeeded are counted as well: only they can make anything durable. */
 #define SYNC(symbol)                                                        \
     int symbol(int fd) {                                                    \
         REAL(int, #symbol, int)                                             \
+        char path[PATH_MAX];                                                \
         if (strikes_fd(#symbol, fd)) FAIL;                                  \
         int result = real(fd);                                              \
-        if (result == 0) __atomic_add_fetch(&syncs, 1, __ATOMIC_SEQ_CST);   \
+        if (result == 0 && path_of(fd, path) && is_below(path) && ends_with(path, ".seg")) \
+            __atomic_add_fetch(&syncs, 1, __ATOMIC_SEQ_CST);                \
         return result;                                                      \
     }
 SYNC(fsync)

@@ -53,17 +53,14 @@ def count_hits() -> int:
     return _number("faulty_hits")
 
 
+def count_hits_in_use() -> int:
+    """Of those that failed, how many were about files that had more than a temporary name."""
+    return _number("faulty_hits_in_use")
+
+
 def count_syncs() -> int:
-    """How many calls of fsync and fdatasync have succeeded since it was armed, on any file."""
+    """How many segments below the directory this process has synced since it was armed."""
     return _number("faulty_syncs")
-
-
-def last_struck() -> str:
-    """The path that the last call to fail was about."""
-    call = ctypes.CDLL(None).faulty_struck
-    call.restype = ctypes.c_char_p
-    path: bytes = call()
-    return path.decode()
 
 
 def shift_clock(ns: int) -> None:
