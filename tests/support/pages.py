@@ -1,10 +1,10 @@
 """What a disk may hold after the power failed: every page in any version since the last sync.
 
-A history has seen the files of a directory at many moments. Of the moment at which the power fails it
-can tell each disk that is possible then: between two syncs a page holds any of the versions that it
-had, each page by itself and, torn, each of its sectors; sizes are old or new; names that no fsync of
-the directory covers are there or not, each rename whole and behind what it depends on. A sync covers
-what was there when it began, once it has returned.
+A history has seen the files of a directory at many moments. Of the moment at which the power fails
+it can tell each disk that is possible then: between two syncs a page holds any of the versions that
+it had, each page by itself and, torn, each of its sectors; sizes are old or new; names that no
+fsync of the directory covers are there or not, each rename whole and behind what it depends on. A
+sync covers what was there when it began, once it has returned.
 """
 
 from __future__ import annotations
