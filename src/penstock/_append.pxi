@@ -105,7 +105,7 @@ cdef int publish(
     With ``spans``, all events share ``parts[0]`` except for their values. ``terms`` may be NULL.
     """
     cdef uint64_t head = psk_get64(words + PSK_C_HEAD)
-    cdef uint64_t at, i, total, prefix, value_len, body = 0, append_ns
+    cdef uint64_t at, i, total, prefix = 0, value_len, body = 0, append_ns
     cdef const Parts *p = parts
     cdef const Parts *lead = NULL
     cdef const char *value
@@ -154,8 +154,6 @@ cdef int publish(
     psk_fail(FP_RESERVED)
 
     first = m.base + at
-    if lead == NULL:
-        prefix = parts_prefix(p)
     sink.base = m.base
     sink.fd = m.fd
     sink.scratch = scratch
@@ -577,7 +575,7 @@ cdef class LogCore:
         while seq == 0:
             done, terms.producer_pos = self._produced(who, n)
             if done is not None:
-                if len(done) != count:
+                if <uint64_t>len(done) != count:
                     raise Conflict(
                         f"{self.path}: producer {who.decode()!r} appended {len(done)} events under "
                         f"number {n}, and now gives {count}; nothing was written"
