@@ -339,8 +339,8 @@ def test_the_next_opener_writes_it_again(path: Path, syncs: Syncs) -> None:
     dirty: list[int] = []
     syncs.before = lambda name: dirty.append(dirty_bytes(name))
     log = penstock.open(path)
-    assert syncs.paths == [segment.file_name(1)]
-    assert dirty[0] >= 100_000
+    assert set(syncs.paths) == {segment.file_name(1)}
+    assert max(dirty) >= 100_000
     assert log.durable_seq == 101
     assert log.append(b"c", durable=True) == 102
     log.close()
@@ -359,7 +359,7 @@ def test_an_opener_after_a_boot_trusts_nothing(path: Path, syncs: Syncs) -> None
         log._release()
     path.joinpath("control").unlink()
     with penstock.open(path) as log:
-        assert syncs.paths == [segment.file_name(1)]
+        assert set(syncs.paths) == {segment.file_name(1)}
         assert log.durable_seq == 2
 
 
