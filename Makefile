@@ -64,7 +64,8 @@ bench: .venv/.core  ## measure speed, always beside something else
 	@$(PYTHON_IN_VENV) -m benchmarks
 
 storm: .venv/.core  ## the long version of the crash, process and property tests
-	@PENSTOCK_STORM=1 $(PYTEST) $(wildcard tests/crash tests/process tests/property)
+	@PENSTOCK_STORM=1 $(PYTEST) \
+	    $(wildcard tests/crash tests/process tests/property tests/unit/test_faults.py)
 
 wheel: .venv/.core  ## build dist/*.whl and prove that it works without a compiler
 	@echo "building the wheel…"

@@ -22,6 +22,7 @@ from benchmarks import (
     report,
     sizes,
     syscalls,
+    verify,
 )
 from benchmarks.harness import ROOT, Bench, Row
 
@@ -40,6 +41,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "group-commit": durable.group_commit,
     "periodic": durable.periodic,
     "recovery": recovery.recovery,
+    "verify": verify.verify,
     "sizes": sizes.sizes,
     "instructions": instructions.instructions,
 }

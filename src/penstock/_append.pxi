@@ -648,7 +648,7 @@ cdef class LogCore:
         else:
             seq = self.append_as(expect, producer, &p, NULL, 1, nbytes, timeout)
         if durable:
-            self.wait_durable(seq, timeout)
+            self._sync(PSK_C_DURABLE_SEQ, seq, timeout)
         return seq
 
     def extend(
@@ -709,7 +709,7 @@ cdef class LogCore:
             PyMem_Free(spans)
             PyMem_Free(parts)
         if durable:
-            self.wait_durable(first + count - 1, timeout)
+            self._sync(PSK_C_DURABLE_SEQ, first + count - 1, timeout)
         return range(first, first + count)
 
     def _frame_bytes(self, value, key, topic, headers, time):

@@ -51,6 +51,8 @@ cdef class Reader:
         self.follows = follows
         self.durable = durable and follows  # a read that ends has its stop below that from the start
         self.end = stop
+        if self.durable:
+            self.stop = 0  # until somebody looks
         if damaged not in ("raise", "skip"):
             raise Usage(f"damaged is 'raise' or 'skip', not {damaged!r}")
         self.skip = damaged == "skip"
@@ -429,7 +431,7 @@ cdef class Reader:
             raise self.log._closed_error()
         if self.ended:
             return None
-        if self.durable:
+        if self.durable and self.next >= self.stop:
             self.stop = self.durable_stop()
         return self.backward() if self.reverse else self.forward()
 
@@ -514,6 +516,8 @@ cdef class Reader:
                 seen = psk_load32(words + PSK_C_NOTIFY)
                 if self.has_more():
                     return True
+                if self.durable and psk_load64(words + PSK_C_POISONED):
+                    raise self.log._poisoned_error()  # nothing more will become durable
                 head = psk_load64(words + watched)
                 control.pin()
                 try:

@@ -92,8 +92,8 @@ def sync_to(
 ) -> None:
     """Return when ``word`` has come to ``goal``; ``run`` does one sync.
 
-    The word is durable_seq, or durable_pos for who also wants the frames on the device that take
-    no seq: a roll frame that vouching for a segment needs, settings that were changed last.
+    The word is durable_seq; or durable_pos, for who also wants the frames on the device that take
+    no seq; or durable_base, for who wants all segments before one, with their roll frames.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     while control.get(word) < goal:

@@ -194,6 +194,22 @@ def sync_dir(fd: int, path: str) -> None:
         os.fsync(fd)
 
 
+def sync_way(path: str) -> None:
+    """Have the names on the device that lead to ``path``, as far as its file system goes."""
+    with _doing("syncing the way to", path):
+        at = os.path.realpath(path)
+        device = os.stat(at).st_dev
+        while at != (at := os.path.dirname(at)) and os.stat(at).st_dev == device:
+            try:
+                fd = os.open(at, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except PermissionError:
+                continue  # who may not look there has made nothing there
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+
 def allocate(fd: int, start: int, stop: int, path: str) -> None:
     """Have blocks behind every byte from ``start`` to ``stop``, growing the file if need be.
 

@@ -71,10 +71,7 @@ class Handle(LogCore):
         self._guard = threading.Lock()
         self._store = Store(path, None, self._recent, _active_base_of(self))
         self._attach(settings if create else None)
-        if sync_seconds is not None:
-            self._sync_next = 0
-        elif sync_events is not None:
-            self._sync_next = self._next_seq() - 1 + sync_events
+        self._plan_sync()
 
     def _attach(self, new: Settings | None) -> None:
         """Open the directory, hold it, and get at control or, reading, at the frames alone."""
@@ -121,6 +118,8 @@ class Handle(LogCore):
                 raise NotFound(f"{self.path}: there is no log here; create it first")
         recovery.sweep(self.path, store.names)
         if not found and new is not None:
+            if self._private is None:
+                files.sync_way(self.path)
             recovery.create_first(self.path, dir_fd, new, self._private)
             store.forget()
         uuid = recovery.settle_uuid(store)
@@ -188,6 +187,7 @@ class Handle(LogCore):
             self._active_map = None
             self._header = None
             self._attach(None)
+            self._plan_sync()
 
     def close(self) -> None:
         """Release every descriptor and map. Closing twice is fine; events stay readable.
@@ -428,11 +428,18 @@ class Handle(LogCore):
                 self._syncer = Syncer(self, self._sync_seconds, self._sync_events)
             self._syncer.ask(now=now)
 
+    def _plan_sync(self) -> None:
+        """Say which append of this handle is the first to have a periodic sync follow it."""
+        if self._sync_seconds is not None:
+            self._sync_next = 0
+        elif self._sync_events is not None:
+            self._sync_next = self._next_seq() - 1 + self._sync_events
+
     def _sync_due(self) -> None:
         """Appends have passed ``_sync_next``. It never raises: the append is done."""
         try:
             self._sync_soon(now=False)
-        except (PenstockError, RuntimeError) as error:
+        except (PenstockError, OSError, RuntimeError, MemoryError) as error:
             logger.debug("%s: sync put off: %s", self.path, error)
 
     def _produced(self, who: bytes, n: int) -> tuple[range | None, int]:

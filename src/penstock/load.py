@@ -66,13 +66,19 @@ def load_into(
     batches = _batches(values, min(BATCH_BYTES_MAX, segment.room_in(settings.segment_size) // 4))
     first = next(batches, [])
     second = next(batches, None)
+    if not first and who:
+        raise Usage(f"there is nothing to load, so nothing to remember of {producer!r}")
     if second is None:
-        if not first and who:
-            raise Usage(f"there is nothing to load, so nothing to remember of {producer!r}")
-        seqs = log.extend(first, **parts, expect=expect, producer=producer, timeout=timeout)
-        if progress is not None:
-            progress(len(seqs))
-        return _acknowledge(log, seqs, durable, timeout)
+        try:
+            seqs = log.extend(first, **parts, expect=expect, producer=producer, timeout=timeout)
+        except TooLarge:
+            if len(first) == 1:
+                raise
+            second = []  # topics and headers make it more than a segment takes
+        else:
+            if progress is not None:
+                progress(len(seqs))
+            return _acknowledge(log, seqs, durable, timeout)
     private = _Private(log, settings, first.pop(0), parts)
     try:
         for batch in itertools.chain((first, second), batches):

@@ -295,7 +295,14 @@ class Log(Handle):
     def stats(self) -> Stats:
         """Counts and sizes of the log, and what happened to it since control was built."""
         self._head()
-        return collect(self.path, self._store, self._ctl, self.first_seq, self._next_seq())
+        return collect(
+            self.path,
+            self._store,
+            self._ctl,
+            self.first_seq,
+            self._next_seq(),
+            self._durable_seq(),
+        )
 
     def verify(self, *, progress: Callable[[int, int], None] | None = None) -> Report:
         """Check every frame of the log, index and footer, and what leads from segment to segment.

@@ -543,8 +543,12 @@ def _from_hint(
     return Active(m, header, walk) if walk["offset"] >= known_head else None
 
 
-def clear_tail(active: Active, limit: int, live: Control | None) -> bool:
-    """Zero what lies between the published end and ``limit``; whether there was anything."""
+def clear_tail(active: Active, dir_fd: int, limit: int, live: Control | None, *, due: bool) -> bool:
+    """Zero what lies between the published end and ``limit``; whether there was anything.
+
+    If a repair is ``due``, even zeros are synced: whoever wrote them may have died before its sync,
+    and what is still on the device in their place would follow the next append if the power failed.
+    """
     m = active.map
     start = active.walk["offset"]
     limit = min(limit, m.grown())
@@ -557,9 +561,12 @@ def clear_tail(active: Active, limit: int, live: Control | None) -> bool:
         at = max(at, page_end)
         dirty = not m.is_zero(at, limit) or dirty
     if not dirty:
+        if due:
+            with poisoning(live):
+                files.sync_data(m.fd, m.path)
         return False
     if m.stranded(start, limit, active.walk["next_seq"]):
-        _keep_aside(active, start, limit)
+        _keep_aside(active, dir_fd, start, limit)
     m.zero(start, limit)
     _core.fail_point("repair.zeroed")
     with poisoning(live):
@@ -574,24 +581,46 @@ def clear_tail(active: Active, limit: int, live: Control | None) -> bool:
     return True
 
 
-def _keep_aside(active: Active, start: int, limit: int) -> None:
-    """Save the bytes of events that nothing valid leads to: a torn page, or damage, lies before."""
+def _keep_aside(active: Active, dir_fd: int, start: int, limit: int) -> None:
+    """Save the bytes of events that nothing valid leads to: a torn page, or damage, lies before.
+
+    They are on the device, name and all, when this returns. A file of that name may be left from
+    a time when the power failed before it was whole.
+    """
     m = active.map
-    name = f"{LOST}{active.header.base_seq:020d}-{start}.bin"
-    path = os.path.join(os.path.dirname(m.path), name)
-    if not files.exists(path):
-        fd = files.create_file(path, active.settings.file_mode)
-        try:
-            files.write_at(fd, m.bytes_at(start, limit - start), 0, path)
-            files.sync_data(fd, path)
-        finally:
-            files.close(fd)
+    directory = os.path.dirname(m.path)
+    path = os.path.join(directory, f"{LOST}{active.header.base_seq:020d}-{start}.bin")
+    data = m.bytes_at(start, limit - start)
+    if files.exists(path) and not _holds(path, data):
+        path = f"{path[:-4]}-{_core.now_ns()}.bin"
+    fresh = not files.exists(path)
+    fd = (
+        files.create_file(path, active.settings.file_mode)
+        if fresh
+        else files.open_file(path, write=True)
+    )
+    try:
+        if fresh:
+            files.write_at(fd, data, 0, path)
+        files.sync_data(fd, path)
+    finally:
+        files.close(fd)
+    files.sync_dir(dir_fd, directory)
     logger.warning(
         "%s: behind seq %d the frames are not valid, but events follow; they are kept in %s",
         m.path,
         active.walk["next_seq"] - 1,
         path,
     )
+
+
+def _holds(path: str, data: bytes) -> bool:
+    """Whether a file has exactly that content."""
+    fd = files.open_file(path, write=False)
+    try:
+        return files.read_at(fd, len(data) + 1, 0, path) == data
+    finally:
+        files.close(fd)
 
 
 def _move_apart(store: Store, dir_fd: int, active: Active, live: Control | None) -> None:
@@ -659,5 +688,7 @@ def recover(
     if hint is None or hint[L.C_ACTIVE_BASE] != active.header.base_seq:
         with poisoning(live):
             files.sync_dir(dir_fd, store.path)
-    clear_tail(active, active.map.file_bytes if limit is None else limit, live)
+    due = hint is None or hint[L.C_RESERVED] != hint[L.C_HEAD]
+    limit = active.map.file_bytes if limit is None else limit
+    clear_tail(active, dir_fd, limit, live, due=due)
     return active

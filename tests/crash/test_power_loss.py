@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import logging
 import random
+import re
 import shutil
+import signal
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from penstock import _core
 from penstock import layout as L
 from tests.support import pages
 from tests.support.fixtures import STORM
-from tests.support.lives import Ledger, Life, Step, check_events, live, recorded
+from tests.support.lives import Ledger, Life, Step, check_events, recorded
 from tests.support.pages import History, Image
 from tests.support.recorder import LOOSE, Recorder
 from tests.support.workers import Crew
@@ -25,121 +26,104 @@ from tests.unit import oracle
 
 pytestmark = [pytest.mark.crash, pytest.mark.process]
 
-OPEN: Step = {"do": "open"}
-SYNC: Step = {"do": "sync"}
-ROLL: Step = {"do": "roll"}
-KEEP: Step = {"do": "keep"}
-CLOSE: Step = {"do": "close"}
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """Repairs are told, and there are thousands."""
+    caplog.set_level(logging.CRITICAL, "penstock")
 
 
-def append(*sizes: int, **more: object) -> Step:
-    """A step that appends."""
-    return {"do": "append", "sizes": list(sizes), **more}
+# A script is a line of words, with a slash where another process goes on. A word is open, sync,
+# roll, keep (what the keeper's thread does in a pause) or close; set=128 changes a setting; sizes,
+# 10 or 5,6000,0 for a batch, are appended: 10! durably, x3=10 by the producer x as number 3. "b:"
+# before a word has a second handle do it, "@" and a fail-point behind it has the process die there.
+SCRIPTS = {
+    "creation": "open 10! 20 close",
+    "appends": "open 10 3000 5,6000,0 sync 100 200! 1,2,3 9000 sync 4000,4000,4000 1 close",
+    "long appends": "open 100 33500 10! roll 50,33500,7 20 " + ",".join(["900"] * 40) + " 1! 36000",
+    "rolls": "open 9000 roll 3 roll 100,200 sync 1 roll 20000 20000 20000 keep 8 9! close",
+    "seals": "open 10 roll 10 keep 10! roll keep 10 roll 9 10 keep 10! 10",
+    "rolls behind syncs": "open 10 10! roll keep 10! 5 sync roll keep 3 roll keep sync 2 close",
+    "settings": "open 10 sync set=128 sync 5 roll set=64 1 2! roll set=128 keep 7 set=64 close",
+    "producers": "open x1=10 y5=10,20! x2=300 roll z1=4 sync keep y6=5,6 1! roll z2=7 keep 2! "
+    "x3=3000,3000 close",
+    "closed and opened": "open 10 close / open 5000 1,2 sync 9 close / open roll 3 close / open 1!",
+    "two handles": "open b:open 10 b:5! 9000 b:roll 7 b:sync b:3 roll 8 sync b:keep b:1 2! keep 40 "
+    "close b:5,6 b:close",
+    "a dead batch": "open 10! 4000,3000,400@publish.written / open 4000 3 3! 3001 10",
+    "a dead repairer": "open 10! 4000,3000,400@publish.written / open@repair.zeroed / "
+    "open 4000 10 3!",
+    "dead rolls": "open 10! 30 roll@roll.committed / open 5 roll@segment.named / "
+    "open 6 roll@segment.started / open 7 8! close",
+    "a dead sync": "open 10 5000 sync@sync.synced / open 20 sync@sync.begun / open 30 40 sync 5",
+}
+GO_ON = "50 0,5000,300 sync roll 7! keep 3000 close"
 
 
-def durably(*sizes: int, **more: object) -> Step:
-    """A step that appends and waits until that is on the device."""
-    return append(*sizes, durable=True, **more)
+def steps_of(line: str) -> list[Step]:
+    """The steps that the words of a line stand for."""
+    return [_step_of(word) for word in line.split()]
 
 
-def configure(kib: int) -> Step:
-    """A step that changes a setting."""
-    return {"do": "configure", "segment_size": kib << 10}
+def _step_of(word: str) -> Step:
+    match = re.fullmatch(r"(?:(b):)?(?:([a-z]+)(\d*)(?:=|$|(?=@)))?([\d,]*)(!?)(?:@(.+))?", word)
+    assert match is not None, word
+    by, name, number, sizes, durable, dies = match.groups()
+    step: Step = {"do": name or "append"}
+    if name == "set":
+        step = {"do": "configure", "segment_size": int(sizes) << 10}
+    elif sizes:
+        step = {"do": "append", "sizes": [int(size) for size in sizes.split(",")]}
+        step |= {"producer": [name, int(number)]} if name else {}
+        step |= {"durable": True} if durable else {}
+    return step | ({"by": by} if by else {}) | ({"dies": dies} if dies else {})
 
 
-GO_ON = [append(50), append(0, 5000, 300), SYNC, ROLL, durably(7), KEEP, append(3000), CLOSE]
-
-SCRIPTS: dict[str, list[list[Step]]] = {
-    "creation": [[OPEN, durably(10), append(20), CLOSE]],
-    "appends": [
-        [OPEN, append(10), append(3000), append(5, 6000, 0), SYNC, append(100), durably(200)]
-        + [append(1, 2, 3), append(9000), SYNC, append(4000, 4000, 4000), append(1), CLOSE]
-    ],
-    "long appends": [
-        [OPEN, append(100), append(33_500), durably(10), ROLL, append(50, 33_500, 7), append(20)]
-        + [append(*[900] * 40), durably(1), append(36_000)]
-    ],
-    "rolls": [
-        [OPEN, append(9000), ROLL, append(3), ROLL, append(100, 200), SYNC, append(1), ROLL]
-        + [append(20_000), append(20_000), append(20_000), KEEP, append(8), durably(9), CLOSE]
-    ],
-    "seals": [
-        [OPEN, append(10), ROLL, append(10), KEEP, durably(10), ROLL, KEEP, append(10), ROLL]
-        + [append(9), append(10), KEEP, durably(10), append(10)]
-    ],
-    "rolls behind syncs": [
-        [OPEN, append(10), durably(10), ROLL, KEEP, durably(10), append(5), SYNC, ROLL, KEEP]
-        + [append(3), ROLL, KEEP, SYNC, append(2), CLOSE]
-    ],
-    "settings": [
-        [OPEN, append(10), SYNC, configure(128), SYNC, append(5), ROLL, configure(64), append(1)]
-        + [durably(2), ROLL, configure(128), KEEP, append(7), configure(64), CLOSE]
-    ],
-    "producers": [
-        [OPEN, append(10, producer=("a", 1)), durably(10, 20, producer=("b", 5))]
-        + [append(300, producer=("a", 2)), ROLL, append(4, producer=("c", 1)), SYNC, KEEP]
-        + [append(5, 6, producer=("b", 6)), durably(1), ROLL, append(7, producer=("c", 2)), KEEP]
-        + [durably(2), append(3000, 3000, producer=("a", 3)), CLOSE]
-    ],
-    "closed and opened": [
-        [OPEN, append(10), CLOSE],
-        [OPEN, append(5000), append(1, 2), SYNC, append(9), CLOSE],
-        [OPEN, ROLL, append(3), CLOSE],
-        [OPEN, durably(1)],
-    ],
-    "a dead batch": [
-        [OPEN, durably(10), append(2000, 3000, 400, 4000, dies="publish.written")],
-        [OPEN, append(2000), durably(3), append(3000), append(10)],
-    ],
-    "a dead batch, a dead repairer": [
-        [OPEN, durably(10), append(2000, 3000, 400, 4000, dies="publish.written")],
-        [{**OPEN, "dies": "repair.zeroed"}],
-        [OPEN, append(2000), append(10), durably(3)],
-    ],
-    "dead rolls": [
-        [OPEN, durably(10), append(30), {**ROLL, "dies": "roll.committed"}],
-        [OPEN, append(5), {**ROLL, "dies": "segment.named"}],
-        [OPEN, append(6), {**ROLL, "dies": "segment.started"}],
-        [OPEN, append(7), durably(8), CLOSE],
-    ],
-    "a dead sync": [
-        [OPEN, append(10), append(5000), {**SYNC, "dies": "sync.synced"}],
-        [OPEN, append(20), {**SYNC, "dies": "sync.begun"}],
-        [OPEN, append(30), append(40), SYNC, append(5)],
-    ],
+DEATHS = {
+    "open": ["repair.walked", "repair.zeroed", "control.written", "open.settled"],
+    "append": ["publish.body", "publish.batch_body", "publish.written", "publish.commit"],
+    "configure": ["publish.written", "publish.commit"],
+    "sync": ["sync.begun", "sync.synced", "sync.checkpointed"],
+    "roll": ["segment.started", "roll.reserved", "roll.committed", "segment.named", "repair.head"],
+    "keep": ["sync.begun", "seal.indexed", "seal.allocated", "seal.written"],
+    "close": ["sync.begun", "sync.synced", "seal.written"],
 }
 
 
-def random_script(seed: int) -> list[list[Step]]:
-    """A script of random steps in one or two lives."""
+def random_script(seed: int) -> str:
+    """A script of random words in some lives, each of which may end by a death."""
     rng = random.Random(seed)
-    numbers = dict.fromkeys("ab", 0)
+    numbers = dict.fromkeys("xy", 0)
     lives = []
-    for _ in range(rng.choice((1, 1, 2))):
-        steps = [OPEN]
-        for _ in range(rng.randrange(6, 20)):
-            kind = rng.random()
-            if kind < 0.6:
-                sizes = [
-                    rng.choice((0, 5, 200, 1000, 4056, 6000))
-                    for _ in range(rng.choice((1, 1, 1, 2, 5)))
-                ]
-                if rng.random() < 0.08:
-                    sizes = [rng.randrange(32_000, 36_000)]
-                step = append(*sizes, durable=rng.random() < 0.3)
-                if rng.random() < 0.2:
-                    who = rng.choice("ab")
-                    numbers[who] += 1
-                    step["producer"] = [who, numbers[who]]
-                steps.append(step)
-            else:
-                steps.append(
-                    rng.choice((SYNC, ROLL, ROLL, KEEP, KEEP, configure(rng.choice((64, 128)))))
-                )
-        if rng.random() < 0.5:
-            steps.append(CLOSE)
-        lives.append(steps)
-    return lives
+    for _ in range(rng.choice((1, 2, 3))):
+        handles = ["", "b:"][: rng.choice((1, 2))]
+        words = [f"{by}open" for by in handles]
+        words += [
+            rng.choice(handles) + random_word(rng, numbers) for _ in range(rng.randrange(4, 20))
+        ]
+        if rng.random() < 0.6:
+            words += [f"{by}close" for by in handles]
+        if rng.random() < 0.4:
+            del words[rng.randrange(1, len(words) + 1) :]
+            words[-1] += "@" + rng.choice(DEATHS[_step_of(words[-1])["do"]])
+        lives.append(" ".join(words))
+    return " / ".join(lives)
+
+
+def random_word(rng: random.Random, numbers: dict[str, int]) -> str:
+    """Mostly appends; ``numbers`` are what the producers have come to."""
+    if rng.random() < 0.4:
+        return rng.choice(("sync", "roll", "roll", "keep", "keep", "set=64", "set=128"))
+    few = rng.choice((1, 1, 1, 2, 5))
+    sizes = [rng.choice((0, 5, 200, 1001, 4056, 6000)) for _ in range(few)]
+    if rng.random() < 0.08:
+        sizes = [rng.randrange(32_000, 36_000)]
+    word = ",".join(map(str, sizes)) + rng.choice(("!", "", ""))
+    if rng.random() < 0.2:
+        who = rng.choice("xy")
+        numbers[who] += 1
+        word = f"{who}{numbers[who]}={word}"
+    return word
 
 
 @dataclass
@@ -152,15 +136,11 @@ class Budget:
     second: int
 
 
-def budget() -> Budget:
-    """As much as there is time for."""
-    return Budget(4000, 2000, 40, 12) if STORM else Budget(60, 24, 4, 2)
-
-
-def record(crew: Crew, directory: Path, script: list[list[Step]]) -> tuple[History, Ledger]:
+def record(crew: Crew, directory: Path, script: str) -> tuple[History, Ledger]:
     """Run the lives of a script, each in a process of its own."""
     file = directory / "record"
-    for steps in script:
+    for line in script.split("/"):
+        steps = steps_of(line)
         worker = crew.start(
             directory,
             "run_in_worker",
@@ -168,10 +148,8 @@ def record(crew: Crew, directory: Path, script: list[list[Step]]) -> tuple[Histo
             function="live",
             args={"path": str(directory / "log"), "record": str(file), "steps": steps},
         )
-        if any("dies" in step for step in steps):
-            worker.died()
-        else:
-            worker.done()
+        code = worker.wait()
+        assert code == 0 or (code == -signal.SIGKILL and "dies" in steps[-1]), worker.errors()
     return recorded(file)
 
 
@@ -197,21 +175,36 @@ class Trial:
         self.disks = 0
         self.losses = 0  # disks on which something was lost, which nobody had called durable
 
-    def power_fails(self, history: History, ledger: Ledger, budget: Budget) -> None:
-        """Have the power fail at the moments of a history, as far as the budget goes."""
+    def power_fails(
+        self,
+        history: History,
+        ledger: Ledger,
+        budget: Budget,
+        aside: frozenset[bytes] = frozenset(),
+    ) -> None:
+        """Have the power fail at the moments of a history, as far as the budget goes.
+
+        ``aside`` are the bytes that were taken out of the log before; they are still there.
+        """
         moments = list(range(history.moment + 1))
         self.rng.shuffle(moments)
         for left in range(len(moments), 0, -1):
             moment = moments[left - 1]
-            ways = pages.disks(
-                history, moment, self.rng, all_below=budget.all_below, samples=budget.samples
-            )
-            images = [image for image in ways if self.is_new(image, ledger.must_hold(moment))]
-            self.rng.shuffle(images)
-            for image in images[: -(-budget.disks // left)]:
-                budget.disks -= 1
-                label = f"the power failed at moment {moment}, {history.labels[moment]!r}"
-                self.try_disk(image, ledger.at(moment), label, budget.second)
+            label = f"the power failed at moment {moment}, {history.labels[moment]!r}"
+            wanted = -(-budget.disks // left)
+            for picks in pages.ways(
+                history.options(moment),
+                self.rng,
+                all_below=budget.all_below,
+                samples=budget.samples,
+            ):
+                if wanted == 0:
+                    break
+                image = history.image(moment, picks, self.rng)
+                if self.is_new(image, ledger.must_hold(moment)):
+                    wanted -= 1
+                    budget.disks -= 1
+                    self.try_disk(image, ledger.at(moment), label, budget.second, aside)
 
     def is_new(self, image: Image, must: int) -> bool:
         """Whether the disk was not tried yet with as much that it must hold."""
@@ -221,7 +214,9 @@ class Trial:
         self.tried[mark] = must
         return True
 
-    def try_disk(self, image: Image, ledger: Ledger, label: str, second: int) -> None:
+    def try_disk(
+        self, image: Image, ledger: Ledger, label: str, second: int, aside: frozenset[bytes]
+    ) -> None:
         """Open the log on that disk and use it; then the power may have failed meanwhile."""
         self.disks += 1
         place = self.directory / f"disk-{self.disks}"
@@ -229,25 +224,33 @@ class Trial:
         if (place / "control").exists():
             from_another_boot(place / "control")
         appended = len(ledger.events)
-        recorder = Recorder(History.of(place, LOOSE), str(place)) if second else None
+        watched = second > 0 and self.rng.random() < 0.25
+        recorder = Recorder(History.of(place, LOOSE), str(place)) if watched else None
         try:
             readable = read_only(place, ledger) if self.rng.random() < 0.3 else None
             life = Life(str(place), ledger, recorder)
             life.run([{"do": "open", "rebooted": True}])
             found = len(ledger.events)
             assert readable in (None, found), "who only reads finds another end"
-            life.run(GO_ON)
+            taken_out = bytes_aside(place)
+            assert aside <= taken_out, "bytes that were taken out of the log are gone"
+            life.run(steps_of(GO_ON))
             assert read_only(place, ledger) == len(ledger.events)
             if self.rng.random() < 0.05:
                 segments = oracle.read_log(place)
                 assert sum(len(s.events) for s in segments) == len(ledger.events)
             if recorder is not None:
-                self.power_fails(recorder.history, ledger, Budget(second, 12, 2, 0))
+                self.power_fails(recorder.history, ledger, Budget(second, 12, 2, 0), taken_out)
         except BaseException as error:
             error.add_note(f"{label} ({place})")
             raise
         self.losses += found < appended
         shutil.rmtree(place)
+
+
+def bytes_aside(place: Path) -> frozenset[bytes]:
+    """What recovery has kept of frames and segments that nothing leads to."""
+    return frozenset(file.read_bytes().rstrip(b"\0") for file in place.glob("lost-*"))
 
 
 def read_only(place: Path, ledger: Ledger) -> int | None:
@@ -260,17 +263,20 @@ def read_only(place: Path, ledger: Ledger) -> int | None:
         return None
 
 
+@pytest.mark.timeout(3600 if STORM else 300)
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_power_loss(crew: Crew, tmp_path: Path, name: str) -> None:
     """Whatever pages a loss of power leaves, durable events are there, and batches whole."""
     history, ledger = record(crew, tmp_path, SCRIPTS[name])
     trial = Trial(tmp_path, seed=len(name))
-    trial.power_fails(history, ledger, budget())
+    trial.power_fails(history, ledger, Budget(3000, 512, 12, 4) if STORM else Budget(40, 24, 4, 2))
     assert trial.losses
 
 
-@pytest.mark.parametrize("seed", range(200 if STORM else 3))
+@pytest.mark.timeout(3600 if STORM else 300)
+@pytest.mark.parametrize("seed", range(100 if STORM else 3))
 def test_power_loss_amid_anything(crew: Crew, tmp_path: Path, seed: int) -> None:
     """The same holds for whatever a log is used for."""
     history, ledger = record(crew, tmp_path, random_script(seed))
-    Trial(tmp_path, seed).power_fails(history, ledger, budget())
+    budget = Budget(400, 128, 8, 4) if STORM else Budget(40, 24, 4, 2)
+    Trial(tmp_path, seed).power_fails(history, ledger, budget)

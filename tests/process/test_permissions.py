@@ -19,6 +19,7 @@ import penstock
 from penstock import Permission, Usage
 from tests.support import jobs
 from tests.support.acks import Acks
+from tests.support.attempts import Attempts
 from tests.support.scene import SEGMENT, Scene
 from tests.support.workers import Crew, Worker
 
@@ -287,22 +288,31 @@ def check_without(link: Path, *, seeded: bool) -> None:
             assert len(list(log)) == log.last_seq
 
 
-def work(path: Path) -> set[str]:
-    """Open, append, roll and read, whatever is refused; the kinds of refusals."""
-    kinds = set()
-    for mode in ("r", "rw"):
-        try:
-            with penstock.open(path, mode="r" if mode == "r" else "rw", timeout=0) as log:
-                list(log)
-                if mode == "rw":
-                    log.extend([b"x" * 1000] * 4)
-                    log.steward.roll()
-                    log.append(b"y" * 20_000)
-                    log.steward.roll()
-                    list(log)
-        except penstock.PenstockError as error:
-            kinds.add(type(error).__name__)
-    return kinds
+def work(path: Path, attempt: Attempts) -> None:
+    """Open, read, append and roll, whatever is refused."""
+
+    def read() -> None:
+        with penstock.open(path, mode="r", timeout=0) as log:
+            list(log)
+
+    def write() -> None:
+        with penstock.open(path, timeout=0) as log:
+            log.extend([b"x" * 1000] * 4)
+            log.steward.roll()
+            log.append(b"y" * 20_000)
+            log.steward.roll()
+            list(log)
+
+    attempt("read", read)
+    attempt("write", write)
+
+
+@contextlib.contextmanager
+def left_open(path: Path, attempt: Attempts) -> Iterator[None]:
+    """Somebody has the log open all along."""
+    log = penstock.open(path)
+    yield
+    attempt("close", log.close)
 
 
 @pytest.mark.parametrize("state", ["new", "closed", "live"])
@@ -315,19 +325,18 @@ def test_links_are_not_followed(tmp_path: Path, name: str, dangling: bool, state
         victim.write_bytes(b"PENSTOCK" * 6000)
         victim.chmod(0o640)
     link = path / name
-    with contextlib.ExitStack() as stack:
-        if state == "new":
-            path.mkdir()
-        else:
-            with penstock.open(path, segment_size="64KiB") as log:
-                log.extend([b"a", b"b"])
-            if state == "live":
-                stack.enter_context(penstock.open(path))
-            link.unlink(missing_ok=True)
+    if state == "new":
+        path.mkdir()
+    else:
+        with penstock.open(path, segment_size="64KiB") as log:
+            log.extend([b"a", b"b"])
+    attempt = Attempts()
+    with left_open(path, attempt) if state == "live" else contextlib.nullcontext():
+        link.unlink(missing_ok=True)
         link.symlink_to(victim)
         before = victim.stat() if not dangling else None
-        kinds = work(path)
-    assert kinds <= {"Io", "NotFound", "Busy", "Corrupt"}, kinds
+        work(path, attempt)
+    assert attempt.kinds() <= {"Io", "NotFound", "Busy", "Corrupt"}
     if before is None:
         assert not victim.exists()
     else:
@@ -346,13 +355,15 @@ def test_other_kinds_of_files(tmp_path: Path, name: str, state: str, kind: str) 
     path = tmp_path / "log"
     with penstock.open(path, segment_size="64KiB") as log:
         log.extend([b"a", b"b"])
-    with penstock.open(path) if state == "live" else contextlib.nullcontext():
+    attempt = Attempts()
+    with left_open(path, attempt) if state == "live" else contextlib.nullcontext():
         (path / name).unlink(missing_ok=True)
         if kind == "fifo":
             os.mkfifo(path / name)
         else:
             (path / name).mkdir()
-        assert work(path) <= {"Io", "Busy", "Corrupt", "Permission"}
+        work(path, attempt)
+    assert attempt.kinds() <= {"Io", "Busy", "Corrupt", "Permission"}
     check_without(path / name, seeded=True)
 
 

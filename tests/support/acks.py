@@ -26,7 +26,10 @@ class Acks:
     def append(
         self, log: Log, sizes: list[int], timeout: float | None = None, **options: Any
     ) -> int:
-        """Append one event, or one batch, of these sizes; returns the first seq."""
+        """Append one event, or one batch, of these sizes; returns the first seq.
+
+        A durable append that raises may have committed its events all the same.
+        """
         self.counter += 1
         count = len(sizes)
         marks = [Mark(self.writer, self.counter, i, count, size) for i, size in enumerate(sizes)]
@@ -40,7 +43,8 @@ class Acks:
             else:
                 seq = log.append(items[0].value, key=items[0].key, timeout=timeout, **options)
         except (PenstockError, MemoryError):
-            os.write(self._fd, f"r {self.writer} {self.counter} 0\n".encode())
+            kind = "m" if options.get("durable") else "r"
+            os.write(self._fd, f"{kind} {self.writer} {self.counter} 0\n".encode())
             raise
         os.write(self._fd, f"a {self.writer} {self.counter} {seq}\n".encode())
         return int(seq)
@@ -92,11 +96,12 @@ class Account:
     tried: dict[tuple[str, int], int] = field(default_factory=dict)  # operation -> events in it
     acked: dict[tuple[str, int], int] = field(default_factory=dict)  # operation -> first seq
     refused: set[tuple[str, int]] = field(default_factory=set)  # operations that raised
+    maybe: set[tuple[str, int]] = field(default_factory=set)  # ... perhaps behind their commit
 
     @property
     def unknown(self) -> set[tuple[str, int]]:
         """Operations that began and never said how they ended."""
-        return set(self.tried) - set(self.acked) - self.refused
+        return set(self.tried) - set(self.acked) - self.refused - self.maybe
 
 
 def read_account(files: list[Path]) -> Account:
@@ -113,6 +118,8 @@ def read_account(files: list[Path]) -> Account:
                 account.tried[operation] = int(number)
             elif kind == "r":
                 account.refused.add(operation)
+            elif kind == "m":
+                account.maybe.add(operation)
             else:
                 account.acked[operation] = int(number)
     return account

@@ -9,12 +9,14 @@ from penstock import PenstockError
 
 _T = TypeVar("_T")
 
+Refusal = tuple[str, str, int | None]  # what, kind of error, errno
+
 
 class Attempts:
     """Runs calls one after the other and keeps what was refused, and how."""
 
     def __init__(self, *also: type[BaseException]) -> None:
-        self.refusals: list[tuple[str, str, int | None]] = []  # what, kind of error, errno
+        self.refusals: list[Refusal] = []
         self._kinds: tuple[type[BaseException], ...] = (PenstockError, *also)
 
     def __call__(self, what: str, call: Callable[[], _T]) -> _T | None:

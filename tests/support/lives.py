@@ -43,11 +43,11 @@ def item_of(event: Event) -> Item:
 
 
 def make_items(number: int, sizes: list[int]) -> list[Item]:
-    """The events of one append: bytes that occur nowhere else, some with all that an event has."""
+    """The events of one append: bytes that occur nowhere else; with all the trimmings if odd."""
     items = []
     for place, size in enumerate(sizes):
         rng = random.Random(number * 1000 + place)
-        rich = (number + place) % 3 == 0
+        rich = size % 2 == 1
         items.append(
             Item(
                 rng.randbytes(size),
@@ -111,7 +111,7 @@ class Life:
         self.path = path
         self.ledger = ledger
         self.recorder = recorder
-        self.log: Log | None = None
+        self.logs: dict[str, Log] = {}
 
     @property
     def moment(self) -> int:
@@ -131,14 +131,14 @@ class Life:
                 getattr(self, step["do"])(**arguments)
                 if self.recorder is not None:
                     self.recorder.look(f"behind {step['do']}")
-                if self.log is not None:
-                    self.ledger.told.append((self.moment, self.log.durable_seq))
+                for log in self.logs.values():
+                    self.ledger.told.append((self.moment, log.durable_seq))
 
-    def open(self, *, rebooted: bool = False) -> None:
+    def open(self, *, by: str = "", rebooted: bool = False) -> None:
         """Open the log and check that it holds what it must, and nothing else."""
         if self.recorder is not None:
             self.recorder.expect_repair()
-        self.log = log = penstock.open(self.path, segment_size=SEGMENT)
+        self.logs[by] = log = penstock.open(self.path, segment_size=SEGMENT)
         count = check_events(log, self.ledger, self.ledger.must_hold(self.moment))
         self.ledger.keep(count, log.settings.segment_size)
         if rebooted:
@@ -148,10 +148,15 @@ class Life:
         assert log.stats().spurious == {}
 
     def append(
-        self, sizes: list[int], *, durable: bool = False, producer: tuple[str, int] | None = None
+        self,
+        sizes: list[int],
+        *,
+        by: str = "",
+        durable: bool = False,
+        producer: tuple[str, int] | None = None,
     ) -> None:
         """Append one event, or a batch."""
-        log, ledger = self._log, self.ledger
+        log, ledger = self.logs[by], self.ledger
         ledger.begun += 1
         items = make_items(ledger.begun, sizes)
         seqs = range(len(ledger.events) + 1, len(ledger.events) + len(sizes) + 1)
@@ -183,43 +188,38 @@ class Life:
         if durable:
             assert log.durable_seq >= seqs[-1]
 
-    def configure(self, segment_size: int) -> None:
+    def configure(self, segment_size: int, *, by: str = "") -> None:
         """Change a setting."""
         self.ledger.sizes.append((self.moment, segment_size))
         if self.recorder is not None:
             self.recorder.expect_publish([0])
-        self._log.configure(segment_size=segment_size)
+        self.logs[by].configure(segment_size=segment_size)
 
-    def sync(self) -> None:
+    def sync(self, *, by: str = "") -> None:
         """Sync; then everything is on the device, settings too."""
-        assert self._log.sync() == len(self.ledger.events) == self._log.durable_seq
+        assert self.logs[by].sync() == len(self.ledger.events) == self.logs[by].durable_seq
         self._all_told()
 
-    def roll(self) -> None:
+    def roll(self, *, by: str = "") -> None:
         """Begin a new segment."""
-        self._log.steward.roll()
+        self.logs[by].steward.roll()
 
-    def keep(self) -> None:
+    def keep(self, *, by: str = "") -> None:
         """Do what the keeper's thread would do in a pause."""
-        if Keeper.newest is None:
-            self._log._look_ahead()
-        if Keeper.newest is not None:
-            Keeper.newest.work()
+        self.logs[by]._look_ahead()
+        keeper: Any = self.logs[by]._keeper
+        if isinstance(keeper, Keeper):
+            keeper.work()
 
-    def close(self) -> None:
-        """Close the log; then everything is on the device."""
-        self._log.close()
-        self.log = None
-        self._all_told()
+    def close(self, *, by: str = "") -> None:
+        """Close the log; if nobody else has it open, everything is on the device then."""
+        self.logs.pop(by).close()
+        if not self.logs:
+            self._all_told()
 
     def _all_told(self) -> None:
         self.ledger.told.append((self.moment, len(self.ledger.events)))
         self.ledger.sizes_told.append((self.moment, len(self.ledger.sizes) - 1))
-
-    @property
-    def _log(self) -> Log:
-        assert self.log is not None
-        return self.log
 
 
 def check_events(log: Log, ledger: Ledger, must: int) -> int:

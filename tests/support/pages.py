@@ -1,10 +1,10 @@
 """What a disk may hold after the power failed: every page in any version since the last sync.
 
-A history has seen the files of a directory at many moments. Of the moment at which the power fails it
-can tell each disk that is possible then: between two syncs a page holds any of the versions that it
-had, each page by itself and, torn, each of its sectors; sizes are old or new; names that no fsync of
-the directory covers are there or not, each rename whole and behind what it depends on. A sync covers
-what was there when it began, once it has returned.
+A history has seen the files of a directory at many moments. Of the moment at which the power fails
+it can tell each disk that is possible then: between two syncs a page holds any of the versions that
+it had, each page by itself and, torn, each of its sectors; sizes are old or new; names that no
+fsync of the directory covers are there or not, each rename whole and behind what it depends on. A
+sync covers what was there when it began, once it has returned.
 """
 
 from __future__ import annotations
@@ -237,54 +237,52 @@ def _torn(versions: list[bytes], picks: tuple[int, ...], rng: random.Random) -> 
             page += versions[pick % len(versions)][part]
             continue
         kept, changing = versions[0][part], versions[-1][part]
-        page += bytes(
-            a if a == b else rng.randrange(256) for a, b in zip(kept, changing, strict=True)
-        )
+        noise = rng.randbytes(SECTOR)
+        page += bytes(a if a == b else c for a, b, c in zip(kept, changing, noise, strict=True))
     return bytes(page)
 
 
-def disks(
-    history: History, moment: int, rng: random.Random, *, all_below: int, samples: int
-) -> Iterator[Image]:
-    """Disks that a loss of power at ``moment`` can leave: all of them, if they are few.
+def ways(
+    options: dict[Key, int], rng: random.Random, *, all_below: int, samples: int
+) -> Iterator[dict[Key, Pick]]:
+    """Picks among options, in random order: all that there are, if they are few.
 
     Else the extremes (all old, all new, one thing old and the rest new, one new and the rest old)
-    and some at random, a part of them torn.
+    and samples. Then samples in which pages are torn.
     """
-    options = history.options(moment)
     oldest: dict[Key, Pick] = dict.fromkeys(options, 0)
     newest: dict[Key, Pick] = {key: count - 1 for key, count in options.items()}
+    found: list[dict[Key, Pick]] = []
     if math.prod(options.values()) <= all_below:
         for picked in itertools.product(*map(range, options.values())):
-            yield history.image(moment, dict(zip(options, picked, strict=True)), rng)
+            found.append(dict(zip(options, picked, strict=True)))
     else:
-        yield history.image(moment, oldest, rng)
-        yield history.image(moment, newest, rng)
-        singles = list(options)
-        rng.shuffle(singles)
-        for key in singles[: max(2, all_below // 4)]:
-            yield history.image(moment, {**oldest, key: newest[key]}, rng)
-            yield history.image(moment, {**newest, key: 0}, rng)
-    for _ in range(samples if options else 0):
-        yield history.image(moment, _random_picks(options, rng), rng)
+        found += [oldest, newest]
+        found += [{**oldest, key: newest[key]} for key in options]
+        found += [{**newest, key: 0} for key in options]
+        found += [_random_picks(options, rng, torn=False) for _ in range(samples)]
+    if options:
+        found += [_random_picks(options, rng, torn=True) for _ in range(samples)]
+    rng.shuffle(found)
+    return iter(found)
 
 
-def _random_picks(options: dict[Key, int], rng: random.Random) -> dict[Key, Pick]:
-    """Picks that lean to old, to new or to neither, with none, some or all of the pages torn."""
+def _random_picks(options: dict[Key, int], rng: random.Random, *, torn: bool) -> dict[Key, Pick]:
+    """Picks that lean to old, to new or to neither, with some or all of the pages torn."""
     lean = rng.choice((0.1, 0.5, 0.9))
-    tears = rng.choice((0.0, 0.0, 0.3, 1.0))
-    garble = rng.choice((0.0, 0.0, 0.3))
+    tears = rng.choice((0.3, 1.0)) if torn else 0.0
+    garbles = rng.choice((0.0, 0.3))
 
     def version(count: int) -> int:
         return rng.choice((rng.randrange(count), count - 1 if rng.random() < lean else 0))
 
-    def torn(count: int) -> tuple[int, ...]:
+    def sectors(count: int) -> tuple[int, ...]:
         return tuple(
-            GARBLED if rng.random() < garble else version(count) for _ in range(PAGE // SECTOR)
+            GARBLED if rng.random() < garbles else version(count) for _ in range(PAGE // SECTOR)
         )
 
     return {
-        key: torn(count) if key[0] == "page" and rng.random() < tears else version(count)
+        key: sectors(count) if key[0] == "page" and rng.random() < tears else version(count)
         for key, count in options.items()
     }
 

@@ -1,9 +1,9 @@
 """Running a script of appends and syncs while a history watches every step of it.
 
-The history looks at the files around every call of ``penstock.files`` and at every fail-point, those
-between two stores of the compiled core too. Syncs never reach a device: here the history is the disk.
-What the keeper's thread would do at a time of its own is a step of the script, so that a run is the
-same each time.
+The history looks at the files around every call of ``penstock.files`` that changes one and at every
+fail-point, those between two stores of the compiled core too. Syncs never reach a device: here the
+history is the disk. What the keeper's thread would do at a time of its own is a step of the script,
+so that a run is the same each time.
 """
 
 from __future__ import annotations
@@ -27,11 +27,8 @@ _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_int)
 class Keeper:
     """Stands in for the keeper's thread: works when the script says so, and at the end."""
 
-    newest: Keeper | None = None
-
     def __init__(self, _: str, work: Callable[[bool], bool]) -> None:
         self._work = work
-        Keeper.newest = self
 
     def ask(self) -> None:
         """The script decides when."""
@@ -44,7 +41,6 @@ class Keeper:
     def stop(self) -> None:
         """Do what is done when the log is closed."""
         self._work(True)
-        Keeper.newest = None
 
 
 @contextmanager

@@ -192,6 +192,21 @@ def test_a_durable_follower_wakes(log: penstock.Log) -> None:
     assert got == [1, 2, 3]
 
 
+def test_a_durable_follower_learns_of_a_failed_sync(path: Path, syncs: Syncs) -> None:
+    """Where nothing more can become durable, a follower of durable events is told so."""
+    with penstock.open(path) as log, penstock.open(path, mode="r") as other:
+        log.append(b"a", durable=True)
+        log.append(b"b")
+        syncs.fails = True
+        with pytest.raises(penstock.Io):
+            log.sync()
+        for handle in (log, other):
+            follower = handle.follow("start", durable=True)
+            assert next(follower).value == b"a"
+            with pytest.raises(penstock.Poisoned):
+                next(follower)
+
+
 def test_one_sync_serves_many(log: penstock.Log, syncs: Syncs) -> None:
     """Appends that wait while a sync is under way share the next one."""
     release, entered = threading.Event(), threading.Event()
@@ -366,6 +381,26 @@ def test_a_footer_vouches_for_the_device(path: Path, syncs: Syncs) -> None:
     assert all(s.raw[-4096:-4088] == L.FOOTER_MAGIC for s in oracle.read_log(path)[:-1])
 
 
+def test_the_way_to_a_new_log_is_synced(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that is created has the names on the device that lead to it; one that is there has."""
+    synced: list[str] = []
+    real = os.fsync
+
+    def note(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", note)
+    deep = path / "a" / "b"
+    penstock.open(deep).close()
+    wanted = [str(deep.parent), str(path), str(path.parent)]
+    assert synced[: len(wanted)] == wanted
+    assert str(deep) in synced
+    synced.clear()
+    penstock.open(deep).close()
+    assert synced == []
+
+
 def test_a_poisoned_log_is_not_sealed(path: Path, syncs: Syncs) -> None:
     """The thread that seals stops when its sync fails, and appends stop with it."""
     log = penstock.open(path, segment_size="64KiB")
@@ -419,6 +454,24 @@ def test_sync_after_some_events(path: Path) -> None:
             wait_durable(log, last)
         log.extend([b"x"] * 7)
         wait_durable(log, 16)
+
+
+@pytest.mark.parametrize("period", [{"sync_seconds": 0.01}, {"sync_events": 3}], ids=str)
+def test_a_child_syncs_too(path: Path, period: dict[str, Any]) -> None:
+    """In a child of a fork the handle goes on syncing by itself."""
+    with penstock.open(path, **period) as log:
+        log.extend([b"x"] * 4)
+        wait_durable(log, 4)
+        child = os.fork()
+        if child == 0:
+            try:
+                log.extend([b"y"] * 4)
+                wait_durable(log, 8)
+                os._exit(0)
+            except BaseException:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert log.durable_seq == 8
 
 
 def test_sync_by_whichever_comes_first(path: Path) -> None:

@@ -72,6 +72,16 @@ def test_parts_and_entries(path: Path) -> None:
         assert [e.seq for e in log.read(since=6)] == list(range(1, 901, 3))
 
 
+def test_headers_larger_than_values(path: Path) -> None:
+    """What is small in values and large in headers is loaded like any other."""
+    with penstock.open(path, segment_size="64KiB") as log:
+        assert log.load([b""] * 300, headers={"h": b"x" * 1000}, topic="t" * 900) == range(1, 301)
+        assert {(e.topic, e.headers) for e in log} == {("t" * 900, (("h", b"x" * 1000),))}
+        with pytest.raises(penstock.TooLarge):
+            log.load([b"x" * 60_000])
+    assert whole(path) == [b""] * 300
+
+
 def test_others_append_meanwhile(path: Path) -> None:
     """What others appended, rolled and configured while a load was written comes before it."""
     with penstock.open(path, segment_size="64KiB") as log, penstock.open(path) as other:

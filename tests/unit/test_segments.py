@@ -44,6 +44,20 @@ def footer_topics(segment: oracle.Segment) -> list[bytes]:
     return found
 
 
+def test_a_seal_keeps_the_table_of_producers(path: Path) -> None:
+    """A sealed segment still has the table of producers that its header speaks of."""
+    with penstock.open(path, segment_size="64KiB") as log:
+        for n in range(3):
+            log.append(b"x", producer=("someone", n))
+            log.steward.roll()
+    segments = oracle.read_log(path)
+    sealed = [s.raw for s in segments[1:] if footer(s) is not None]
+    assert len(sealed) == 2
+    for raw in sealed:
+        at, nbytes, crc = struct.unpack_from("<QII", raw, 112)
+        assert nbytes > 0 and oracle.crc32c(raw[at : at + nbytes]) == crc
+
+
 def test_an_empty_log_takes_little_space(path: Path) -> None:
     """A new log with default settings takes less than a MiB of disk, its first event included."""
     with penstock.open(path) as log:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock import durability
 from penstock import layout as L
 from penstock._core import Control, SegmentMap
-from penstock.control import position
+from penstock.durability import Snapshot
 from penstock.segment import Header
 from penstock.settings import Settings
 from penstock.steward.roll import PATIENCE, allocate_to, prepare
@@ -48,23 +48,22 @@ class Ahead:
         self._head_seen = head
         if busy and not closing:
             return True  # appends want the cores; what is not sealed is complete all the same
-        self._sync_finished()
+        self._sync_finished(base)
         seal_finished(self._store, base, self._maps)
         self._sealed_below = base
         self._sealed_number = head >> 32
         self._maps = {m.base_seq: m}
         return False
 
-    def _sync_finished(self) -> None:
-        """Have what is to be sealed on the device first, its roll frames too."""
+    def _sync_finished(self, base: int) -> None:
+        """Have all segments before ``base`` on the device, so that they can be sealed."""
         control = self._control
-        words = durability.Snapshot(control.words_when_still(PATIENCE))
 
         def run() -> None:
+            words = Snapshot(control.words_when_still(PATIENCE))
             durability.sync_finished(self._store, control, words)
 
-        goal = position(words[L.C_HEAD] >> 32, 0)
-        durability.sync_to(self._directory, control, L.C_DURABLE_POS, goal, None, run)
+        durability.sync_to(self._directory, control, L.C_DURABLE_BASE, base, None, run)
 
     def _allocate(self, m: SegmentMap, header: Header) -> int:
         """Allocate a window ahead of head; returns head's offset, 0 if the log has moved on."""
