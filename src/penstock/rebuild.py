@@ -191,7 +191,7 @@ def _copy_range(source: Source, fd: int, start: int, stop: int, target: str) -> 
         data = source.read(start, min(L.SCAN_WINDOW_BYTES, stop - start))
         if not data:
             return
-        if any(data) or start + len(data) == stop:
+        if data.count(0) < len(data) or start + len(data) == stop:
             files.write_at(fd, data, start, target)
         start += len(data)
 
