@@ -16,6 +16,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -28,7 +29,7 @@ from penstock.producers import Done, Table
 from penstock.recovery import LOAD, NEXT, Active, put_in_place, start_segment, successor_of
 from penstock.segment import Header
 from penstock.settings import Settings
-from penstock.steward.roll import allocate_to, go_on_in
+from penstock.steward.roll import allocate_to, enter_empty, go_on_in
 from penstock.times import to_ns
 
 if TYPE_CHECKING:
@@ -287,6 +288,7 @@ class _Private:
                 _core.fail_point("load.named")
             with durability.poisoning(attached):
                 files.sync_dir(attached.dir_fd, log.path)
+            empty = enter_empty(log.path, fresh)  # behind the commit nothing may fail any more
         except BaseException:
             self._take_back(named)
             raise
@@ -301,7 +303,7 @@ class _Private:
             **self._event,
         )
         _core.fail_point("load.committed")
-        go_on_in(log.path, attached, fresh)
+        go_on_in(attached, empty)
         _core.fail_point("load.published")
 
     def _take_back(self, named: list[str]) -> None:
@@ -312,6 +314,7 @@ class _Private:
             self._attached.put32(L.C_SUSPECT, 1)  # the next holder moves them out of the way
 
     def remove(self) -> None:
-        """Delete what did not become part of the log."""
+        """Delete what did not become part of the log; if that fails, the next first open does."""
         self._into._release()
-        files.remove_tree(self._path)
+        with suppress(PenstockError):
+            files.remove_tree(self._path)

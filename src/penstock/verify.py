@@ -134,7 +134,7 @@ class _Survey:
         own = self._own(found, uuid)
         self.total = sum(s.size for s in own)
         places = self._chain(own)
-        for place, following in zip(places, [*places[1:], None], strict=True):
+        for place, following in zip(places, [*places[1:], None], strict=False):  # there may be none
             place.newest = following is None
             place.next_base = following.segment.base if following is not None else None
         before = None

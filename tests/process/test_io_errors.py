@@ -54,12 +54,14 @@ def work(log: penstock.Log, mine: Acks, attempt: Attempts, *, alone: bool = Fals
     attempt("durable", partial(append_durably, log, mine, [50], alone))
     attempt("roll", log.steward.roll)
     attempt("append", partial(mine.append, log, [30, 40]))
+    attempt("load", partial(mine.load, log, [800] * 100))
     attempt("sync", partial(sync, log))
     attempt("durable", partial(append_durably, log, mine, [50, 9000], alone))
     attempt("read", lambda: sum(1 for _ in log))
     attempt("read back", lambda: sum(1 for _ in reversed(log)))
     attempt("get", lambda: log[log.first_seq])
     attempt("stats", log.stats)
+    attempt("verify", log.verify)
 
 
 def append_durably(log: penstock.Log, mine: Acks, sizes: list[int], alone: bool) -> None:
@@ -216,7 +218,7 @@ def cases(function: str, state: str) -> Iterator[tuple[Fault, Iterator[int]]]:
         for fault in faults:
             yield fault, itertools.count(1)
     elif function in SYNCS:
-        yield faults[turn % len(LASTS)], itertools.count(1)
+        yield faults[turn % len(LASTS)], itertools.chain(range(1, 7), itertools.count(7, 4))
     else:
         begin = FUNCTIONS.index(function) + turn
         for n in (1 + turn, 6 + 5 * turn):

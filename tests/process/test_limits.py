@@ -66,6 +66,9 @@ def try_all(log: penstock.Log, mine: Acks, attempt: Attempts) -> None:
         attempt("append", partial(mine.append, log, sizes))
     attempt("roll", log.steward.roll)
     attempt("append", partial(mine.append, log, [10]))
+    attempt("sync", log.sync)
+    attempt("durable", partial(mine.append, log, [20], durable=True))
+    attempt("load", partial(mine.load, log, [3000] * 100))
     attempt("read", lambda: sum(1 for _ in log))
     attempt("read back", lambda: sum(1 for _ in reversed(log)))
 

@@ -57,7 +57,7 @@ class Acks:
         os.write(self._fd, f"i {self.writer} {self.counter} {count}\n".encode())
         try:
             seqs = log.load((make(mark) for mark in marks), producer=(self.writer, self.counter))
-        except PenstockError:
+        except (PenstockError, MemoryError):
             os.write(self._fd, f"r {self.writer} {self.counter} 0\n".encode())
             raise
         assert len(seqs) == count

@@ -44,7 +44,7 @@ void faulty_arm(const char *below, const char *list, int64_t n, int error, int f
 int64_t faulty_calls(void) { return __atomic_load_n(&calls, __ATOMIC_SEQ_CST); }
 int64_t faulty_hits(void) { return __atomic_load_n(&hits, __ATOMIC_SEQ_CST); }
 
-/* Of these, those on files that are in use: not on ones that have only a temporary name yet. */
+/* Of these, those on files in use: neither their name nor their directory's is a temporary one. */
 int64_t faulty_hits_in_use(void) { return __atomic_load_n(&hits_in_use, __ATOMIC_SEQ_CST); }
 
 /* How many segments below the directory were synced, by calls that succeeded. */
@@ -74,7 +74,7 @@ static int strikes(const char *name, const char *path) {
     int64_t count = __atomic_add_fetch(&calls, 1, __ATOMIC_SEQ_CST);
     if (count != n && !(lasting && count > n)) return 0;
     __atomic_add_fetch(&hits, 1, __ATOMIC_SEQ_CST);
-    if (!ends_with(path, ".tmp")) __atomic_add_fetch(&hits_in_use, 1, __ATOMIC_SEQ_CST);
+    if (!strstr(path + strlen(directory), ".tmp")) __atomic_add_fetch(&hits_in_use, 1, __ATOMIC_SEQ_CST);
     return 1;
 }
 

@@ -335,9 +335,11 @@ class AnyFault:
 def everything(path: Path, done: list[bytes], attempt: Attempts) -> None:
     """Create, append, roll, sync, read, back up, close and open again; successes are noted."""
 
-    def append(log: penstock.Log, values: list[bytes], *, durable: bool = False) -> None:
+    def append(
+        log: penstock.Log, values: list[bytes], *, durable: bool = False, load: bool = False
+    ) -> None:
         try:
-            log.extend(values, durable=durable)
+            (log.load if load else log.extend)(values, durable=durable)
         except penstock.PenstockError:
             committed = log.last_seq > len(done)
             assert durable or not committed, "raised, yet the events are there"
@@ -358,6 +360,8 @@ def everything(path: Path, done: list[bytes], attempt: Attempts) -> None:
     attempt("configure", lambda: log.configure(segment_size="128KiB"))
     attempt("append", lambda: append(log, [b"a", b"b"]))
     attempt("sync", log.sync)
+    attempt("load", lambda: append(log, [b"load" * 3000] * 12, load=True))
+    attempt("verify", log.verify)
     attempt("read", lambda: [list(log), list(reversed(log)), log.topics()])
     attempt("backup", lambda: log.backup(path.with_name("backup")))
     attempt("close", log.close)
@@ -370,7 +374,7 @@ def test_any_call_fails(
     path: Path, monkeypatch: pytest.MonkeyPatch, code: int, lasting: bool
 ) -> None:
     """Whichever call of all that a log's life takes fails: typed errors, and nothing is lost."""
-    begin, step = (1, 1) if STORM else (1 + 2 * lasting + (code == errno.EIO), 9)
+    begin, step = (1, 1) if STORM else (1 + 20 * lasting + 10 * (code == errno.EIO), 41)
     for nth in itertools.count(begin, step):
         for each in (path, path.with_name("backup")):
             shutil.rmtree(each, ignore_errors=True)

@@ -80,16 +80,21 @@ def roll(directory: str, dir_fd: int, control: Control, active: Active) -> None:
     m.write_frame(offset, L.KIND_ROLL, b"", header.base_seq, now, last)
     _core.fail_point("roll.committed")
     name_segment(directory, dir_fd, header, control)
-    go_on_in(directory, control, header)
+    go_on_in(control, enter_empty(directory, header))
     _core.fail_point("roll.published")
 
 
-def go_on_in(directory: str, control: Control, header: segment.Header) -> None:
-    """Publish the empty segment with that header as the active one."""
+def enter_empty(directory: str, header: segment.Header) -> Active:
+    """The empty segment with that header, which has its name already."""
     name = os.path.join(directory, segment.file_name(header.base_seq))
     fresh, header = segment.map_segment(name, write=True)
     walk, _, _ = fresh.walk(header.data_offset)
-    publish(control, Active(fresh, header, walk))
+    return Active(fresh, header, walk)
+
+
+def go_on_in(control: Control, active: Active) -> None:
+    """Publish the empty segment that a roll frame leads to as the active one."""
+    publish(control, active)
     control.add(L.C_ROLLS)
 
 
