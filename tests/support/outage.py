@@ -13,6 +13,7 @@ import shutil
 import signal
 import time
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -160,7 +161,9 @@ class Outage:
         segments = sorted(self.path.glob("*.seg"))
         if segments:
             page = self.rng.randrange(SEGMENT // 4096)
-            write_back(self.rng.choice(segments[-3:]), page * 4096, self.rng.choice((1, 4)) * 4096)
+            nbytes = self.rng.choice((1, 4)) * 4096
+            with suppress(FileNotFoundError):  # recovery has put it aside
+                write_back(self.rng.choice(segments[-3:]), page * 4096, nbytes)
 
     def _check(self, writer: str) -> None:
         """The log holds what was promised; who only reads leaves the repair to the next writer."""
