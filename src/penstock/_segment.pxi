@@ -299,13 +299,13 @@ cdef class SegmentMap:
         cdef uint64_t end = self.data_end if self.data_end else self.file_bytes
         return end if end < self.mapped else self.mapped
 
-    cdef uint64_t published(self, uint64_t head) except? 0:
+    cpdef uint64_t published(self, uint64_t head) except? 0:
         """Where the published frames of this segment end, at most, given the log's head."""
         cdef uint64_t end
         if self.number != head >> 32:
             return self.grown()
         end = head & OFFSET_MASK
-        if end > self.file_bytes:
+        if end > self.readable_end():
             self.grown()
             if end > self.readable_end():
                 raise Corrupt(

@@ -269,7 +269,7 @@ class Log(Handle):
                 found |= m.summary.topics
             else:
                 here = stop >> 32 == m.number
-                end = stop & 0xFFFFFFFF if here else m.data_end or m.end_of_frames(self)
+                end = m.published(stop) if here else m.data_end or m.end_of_frames(self)
                 found |= m.topics(m.data_offset, end)
             if stop >> 32 <= m.number:
                 break
