@@ -159,8 +159,8 @@ class Header:
             producers_crc=producers_crc,
         )
         sane = (
-            base >= 1
-            and number >= 1
+            1 <= base <= L.SEQ_MAX
+            and 1 <= number <= L.SEGMENT_NUMBER_MAX
             and L.SEGMENT_BYTES_MIN <= size <= L.SEGMENT_BYTES_MAX
             and size % L.PAGE == 0
             and (data, index) == (header.data_offset, L.INDEX_OFFSET)
@@ -232,8 +232,11 @@ class Slot:
             producer_offset=producer_offset,
             monotone=bool(flags & L.SLOT_FLAG_MONOTONE),
         )
+        frames = (slot.last_frame, slot.settings_offset, slot.producer_offset)
         inside = (
-            header.data_offset <= slot.offset <= header.footer_offset and slot.offset % L.ALIGN == 0
+            header.data_offset <= slot.offset <= header.footer_offset
+            and slot.offset % L.ALIGN == 0
+            and all(at == 0 or header.data_offset <= at < slot.offset for at in frames)
         )
         return slot if inside and slot.index_count <= index_capacity(header.segment_bytes) else None
 
