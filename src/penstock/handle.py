@@ -317,6 +317,8 @@ class Handle(LogCore):
                 raise self._closed_error()
             self._header = header
             self._active_map = m
+            if os.path.basename(name) in self._store.spurious:
+                self._store.readmit(header.base_seq)
             self._store.keep(m)
         return m, header
 

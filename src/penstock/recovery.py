@@ -680,7 +680,7 @@ def recover(
         start_segment(store.path, header, table, active.settings)
         name_segment(store.path, dir_fd, header, live)
         logger.info("%s: finished the roll that a dead process began", store.path)
-        store.bases(fresh=True)
+        store.readmit(header.base_seq)
         made = _enter(store, header.base_seq, None, write=True, behind=active)
         assert made is not None
         active = made

@@ -74,6 +74,11 @@ class Store:
         if self._bases is not None:
             self._bases = [b for b in self._bases if b != base_seq]
 
+    def readmit(self, base_seq: int) -> None:
+        """A segment of this log has that name now, whatever had it before."""
+        self.spurious.pop(segment.file_name(base_seq), None)
+        self.bases(fresh=True)
+
     def open(self, base_seq: int) -> SegmentMap | None:
         """A map of the segment named ``base_seq``; None if it is foreign or gone."""
         for m in self.recent:
