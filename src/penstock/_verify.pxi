@@ -208,6 +208,7 @@ cdef class Scan:
     cdef readonly uint64_t frames
     cdef uint64_t before_frames
     cdef uint64_t mark
+    cdef uint64_t base_seq
     cdef bint holes, in_batch, broken, holed
     cdef uint32_t want_left
     cdef uint64_t summed_at, budget
@@ -251,6 +252,7 @@ cdef class Scan:
         self.limit = limit
         self.holes = holes
         self.mark = mark
+        self.base_seq = base_seq
         self.budget = 4 * (limit - data_offset) + PSK_PAGE
         self.index_room = (limit - data_offset) // PSK_INDEX_STEP + 2
         self.index = <char *>PyMem_Malloc(self.index_room * PSK_INDEX_ENTRY_BYTES)
@@ -479,6 +481,7 @@ cdef class Scan:
                     seq < w.next_seq
                     or (seq > w.next_seq and not self.holes)
                     or append_ns < w.last_append_ns
+                    or (p[PSK_FRAME_KIND] == PSK_KIND_ROLL and seq <= self.base_seq)
                     or psk_get32(p + PSK_FRAME_BACK) != (at - w.last_frame if w.last_frame else 0)
                 ):
                     state = FRAME_ORDER

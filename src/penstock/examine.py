@@ -196,15 +196,18 @@ def _check_index(found: Segment, source: Source, sure: int) -> None:
         )
 
 
-def guess_header(found: Segment, before: Segment | None, after: Segment | None) -> Header | None:
+def guess_header(
+    found: Segment, before: Segment | None, after: Segment | None, distance: int
+) -> Header | None:
     """A header for a segment that lost its own, from what its neighbours say; None if neither can.
 
+    ``after`` is the next one that has a header, ``distance`` segments on.
     The candidate sizes are the neighbours'; the one whose first frame is valid is taken.
     """
     near = before if before is not None and before.header is not None else after
     if near is None or near.header is None:
         return None
-    number = near.header.number + (1 if near is before else -1)
+    number = near.header.number + (1 if near is before else -distance)
     if number < 1:
         return None
     guess = replace(

@@ -10,7 +10,7 @@ from penstock import segment
 from penstock.errors import Corrupt
 from penstock.examine import Segment
 from penstock.report import Problem, Severity, many
-from penstock.scan import Hole, Tail
+from penstock.scan import Hole, Source, Tail
 from penstock.segment import Summary
 from penstock.settings import Settings
 
@@ -120,6 +120,7 @@ def judge(place: Place, before: Place | None) -> None:
         )
     _judge_slots(place)
     _judge_frames(place)
+    _judge_settings(place)
     _judge_index(place)
     _judge_footer(place)
 
@@ -234,6 +235,33 @@ def _judge_frames(place: Place) -> None:
     short = not place.newest or frames.walk["offset"] < found.required
     if not holes and frames.end == "limit" and short:
         _say_end(place, frames.walk["offset"], frames.walk["next_seq"])
+
+
+def _judge_settings(place: Place) -> None:
+    """The newest settings frame counts, where no later header repeats it."""
+    at = place.walk["settings_offset"]
+    if not place.newest or not at:
+        return
+    try:
+        settings_of(place)
+    except Corrupt as error:
+        place.say("settings", "damage", f"{_bare(error, place)}; {REPAIR}", offset=at)
+
+
+def settings_of(place: Place) -> Settings:
+    """The settings that hold at the end of a segment."""
+    found = place.segment
+    assert found.header is not None
+    at = place.walk["settings_offset"]
+    data = found.header.settings
+    if at:
+        source = Source(found.path)
+        try:
+            commit = int.from_bytes(source.read(at, 4), "little")
+            data = source.read(at + L.FRAME_HEADER_BYTES, max(0, commit - 1))
+        finally:
+            source.close()
+    return Settings.from_json(data, found.path)
 
 
 def _say_hole(place: Place, hole: Hole) -> None:

@@ -49,7 +49,8 @@ def write_segment(
             files.write_at(fd, table, header.producers_offset, target)
         end, last, append_ns = header.data_offset, 0, header.prior_append_ns
         if source is not None:
-            end, last, append_ns = _copy_frames(*source, fd, header, target)
+            end, last, found_ns = _copy_frames(*source, fd, header, target)
+            append_ns = max(append_ns, found_ns)
         if roll_to is not None:
             frame = roll_frame(roll_to, append_ns, end - last if last else 0)
             files.write_at(fd, frame, end, target)

@@ -14,7 +14,6 @@ In place, under LOCK_EX, as an algorithm; a second run finishes what a killed on
 from __future__ import annotations
 
 import os
-import struct
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -25,12 +24,14 @@ from penstock.backup import new_directory
 from penstock.control import NAME as CONTROL
 from penstock.errors import Busy, Corrupt, UnsupportedVersion, Usage
 from penstock.examine import Segment
-from penstock.judge import Place
+from penstock.judge import Place, settings_of
 from penstock.recovery import sweep
 from penstock.scan import Source
 from penstock.segment import Header
 from penstock.settings import Settings
 from penstock.verify import DAMAGED, Findings, Progress, survey
+
+_EMPTY_MAX = 1000  # segments that are made in place of missing ones; others are numbered anew
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +183,13 @@ def _design(findings: Findings) -> list[_Item]:
             "log was made; restore one segment from a copy",
             path=findings.path,
         )
+    for place in findings.places:
+        if place.next_base is not None and place.walk["next_seq"] > place.next_base:
+            raise Corrupt(
+                f"{place.segment.path}: it has events that belong to the next segment, seq "
+                f"{place.next_base}; move the one away that is not right",
+                path=place.segment.path,
+            )
     items: list[_Item] = []
     for place in findings.places:
         if items:
@@ -210,15 +218,32 @@ def _item_for(place: Place, before: _Item | None) -> _Item:
         item.why.append("its number does not follow the one before it")
         item.rename = False
     if {"settings", "header"} & kinds:
-        item.header = _mended_header(item.header, place, before)
+        item.header = _with_settings(item.header, place, before)
+    if before is not None and (timed := _with_times(item.header, before)) != item.header:
+        if place.walk["count"] and timed.prior_append_ns > place.walk["first_append_ns"]:
+            raise Corrupt(
+                f"{found.path}: its events are older than those of the segment before it; move "
+                "the one away that is not right",
+                path=found.path,
+            )
+        item.header = timed
+        item.why.append("its header says less about the times before it than the frames do")
+        item.rename = False
     if found.guessed or found.producers_bad:
         item.new_table = True
         item.table_from = before
     if found.guessed and found.footer is None:
         item.header = replace(item.header, generation=0 if _is_dense(place) else 1)
     elif kinds & {"frame", "batch", "end", "many"}:
-        item.header = replace(item.header, generation=item.header.generation + 1)
+        item.header = _of_next_generation(item.header)
+    elif any(p.kind == "settings" and p.offset for p in place.problems):
+        item.header = _of_next_generation(item.header)  # others hold in the segment behind it
     return item
+
+
+def _of_next_generation(header: Header) -> Header:
+    """The header of a segment that is written anew, and may have holes in its seqs."""
+    return replace(header, generation=min(header.generation + 1, 0xFFFFFFFF))
 
 
 def _is_dense(place: Place) -> bool:
@@ -230,22 +255,33 @@ def _is_dense(place: Place) -> bool:
     )
 
 
-def _mended_header(header: Header, place: Place, before: _Item | None) -> Header:
-    """The header with settings that can be read, and times that speak of all that is before it."""
+def _with_settings(header: Header, place: Place, before: _Item | None) -> Header:
+    """The header with settings that can be read."""
     try:
         Settings.from_json(header.settings, place.segment.path)
     except Corrupt:
         near = before.header.settings if before is not None else Settings().to_json()
         header = replace(header, settings=near)
-    if before is not None and before.place is not None:
-        walk = before.place.walk
-        header = replace(
-            header,
-            prior_append_ns=max(header.prior_append_ns, walk["last_append_ns"]),
-            prior_event_max_ns=max(header.prior_event_max_ns, walk["event_max_ns"]),
-            monotone=header.monotone and walk["monotone"],
-        )
     return header
+
+
+def _with_times(header: Header, before: _Item) -> Header:
+    """The header, saying no less about the times before it than what stands before it."""
+    append_ns, event_max_ns = before.header.prior_append_ns, before.header.prior_event_max_ns
+    monotone = before.header.monotone
+    if before.place is not None:
+        walk = before.place.walk
+        monotone = monotone and walk["monotone"]
+        if walk["count"]:
+            monotone = monotone and walk["event_min_ns"] >= event_max_ns
+        append_ns = max(append_ns, walk["last_append_ns"])
+        event_max_ns = max(event_max_ns, walk["event_max_ns"])
+    return replace(
+        header,
+        prior_append_ns=max(header.prior_append_ns, append_ns),
+        prior_event_max_ns=max(header.prior_event_max_ns, event_max_ns),
+        monotone=header.monotone and monotone,
+    )
 
 
 def _bridge(items: list[_Item], place: Place) -> None:
@@ -256,7 +292,8 @@ def _bridge(items: list[_Item], place: Place) -> None:
     leads_to = last.place.segment.leads_to
     ends = last.place.walk["next_seq"] if leads_to is None else leads_to
     ends = max(ends, last.header.base_seq + 1)
-    missing = min(place.segment.header.number - last.header.number - 1, base - ends)
+    missing = place.segment.header.number - last.header.number - 1
+    missing = min(missing, base - ends, _EMPTY_MAX)
     bases = [ends + i for i in range(max(0, missing))] + [base]
     _lead(last, bases[0])
     for first, following in pairwise(bases):
@@ -272,7 +309,7 @@ def _lead(item: _Item, base: int) -> None:
         if item.rename or not item.why:
             item.rename = False
             item.why = ["it has to lead to the next segment that is there"]
-            item.header = replace(item.header, generation=item.header.generation + 1)
+            item.header = _of_next_generation(item.header)
         elif item.place.walk["next_seq"] != base and item.header.generation == 0:
             item.header = replace(item.header, generation=1)
 
@@ -344,20 +381,14 @@ def _fresh(before: _Item, place: Place, base: int) -> _Item:
 
 
 def _settings_of(place: Place) -> Settings:
-    """The settings that hold at the end of a segment."""
-    found = place.segment
-    assert found.header is not None
-    at = place.walk["settings_offset"]
-    data = found.header.settings
-    if at:
-        source = Source(found.path)
-        try:
-            (commit,) = struct.unpack("<I", source.read(at, 4))
-            data = source.read(at + L.FRAME_HEADER_BYTES, commit - 1)
-        finally:
-            source.close()
+    """The settings that hold at the end of a segment, or else those that can be read."""
+    assert place.segment.header is not None
     try:
-        return Settings.from_json(data, found.path)
+        return settings_of(place)
+    except Corrupt:
+        pass
+    try:
+        return Settings.from_json(place.segment.header.settings, place.segment.path)
     except Corrupt:
         return Settings()
 

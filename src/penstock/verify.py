@@ -243,19 +243,20 @@ class _Survey:
         places: list[Place] = []
         for i, found in enumerate(own):
             before = places[-1].segment if places else None
-            after = next((s for s in own[i + 1 :] if s.header is not None), None)
             leads_to = before.leads_to if before is not None else None
             if leads_to is not None and found.base < leads_to:
                 assert before is not None
                 why = f"it begins inside the segment of seq {before.base}"
-                self._set_aside(found, why, "move it away")
+                # Readers pass over a foreign segment, but not over one that they cannot tell is.
+                severity: Severity = "damage" if found.header is None else "normal"
+                self._set_aside(found, why, "move it away", severity)
                 continue
-            if found.header is None and not self._guess(found, before, after):
+            if found.header is None and not self._guess(found, before, own[i:]):
                 continue
             assert found.header is not None
             if self._is_newer(found.header):
                 continue
-            if before is not None and not found.guessed and not _follows(before, found):
+            if before is not None and not _follows(before, found):
                 why = f"its number {found.header.number} does not follow"
                 self._set_aside(found, why, "move it away")
                 continue
@@ -315,15 +316,17 @@ class _Survey:
             return False
         return header.number > self.peek.words[L.C_HEAD] >> 32
 
-    def _guess(self, found: Segment, before: Segment | None, after: Segment | None) -> bool:
-        """Have a header for a segment whose own cannot be read."""
+    def _guess(self, found: Segment, before: Segment | None, rest: list[Segment]) -> bool:
+        """Have a header for a segment whose own cannot be read; ``rest`` begins with it."""
         if found.newer or (found.size == 0 and not files.exists(found.path)):
             self.outside.append(found)
             self.problems.append(
                 Problem("version", "damage", found.path, f"{found.error}; use a newer Penstock")
             )
             return False
-        found.header = guess_header(found, before, after) if found.size else None
+        distance = next((i for i, s in enumerate(rest) if s.header is not None), 0)
+        after = rest[distance] if distance else None
+        found.header = guess_header(found, before, after, distance) if found.size else None
         found.guessed = True
         if found.header is None:
             self.outside.append(found)
@@ -344,6 +347,13 @@ class _Survey:
             header, next_header = place.segment.header, following.segment.header
             assert header is not None and next_header is not None
             leads_to = place.segment.leads_to
+            if place.walk["next_seq"] > next_header.base_seq:
+                place.say(
+                    "chain",
+                    "damage",
+                    f"it has events up to seq {place.walk['next_seq'] - 1}, and the next segment "
+                    f"begins with {next_header.base_seq}; move the one away that is not right",
+                )
             if leads_to is None:
                 continue  # said already: its end is lost
             if leads_to < next_header.base_seq:
@@ -410,5 +420,8 @@ class _Survey:
 
 
 def _follows(before: Segment, found: Segment) -> bool:
+    """Whether the numbers go up; one that was guessed does not speak against one that was read."""
     assert before.header is not None and found.header is not None
+    if before.guessed or found.guessed:
+        return True
     return found.header.number > before.header.number
