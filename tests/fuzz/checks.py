@@ -21,7 +21,7 @@ from typing import Any, Literal, cast
 import penstock
 from penstock import _core, control
 from penstock import layout as L
-from penstock.verify import Report
+from penstock.report import Report
 from tests.fuzz.edits import Scene, scene_of, write, writer_in
 
 DAMAGED: tuple[Literal["raise", "skip"], ...] = ("raise", "skip")

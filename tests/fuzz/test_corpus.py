@@ -1,6 +1,6 @@
 """Inputs that the fuzzer once found worth keeping, run without it.
 
-Those named ``found-…`` broke something when they were found; the others are where the fuzzer starts.
+Those named ``found-…`` broke something once; the others are where the fuzzer starts.
 """
 
 from __future__ import annotations
@@ -23,5 +23,5 @@ def test_the_corpus_is_small() -> None:
 
 @pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.name)
 def test_input(path: Path) -> None:
-    """A changed log is read, appended to and repaired as promised, or refused with a typed error."""
+    """A changed log is read, appended to and repaired as promised, or refused by a typed error."""
     check(path.read_bytes())
