@@ -288,7 +288,12 @@ class _Survey:
         walk = frames.tail.walk if frames.tail is not None else frames.walk
         if self.peek is not None and self.peek.words[L.C_HEAD] >> 32 > header.number:
             return False
-        return not any(s.claims and s.base >= walk["next_seq"] for s in later)
+        return not any(
+            s.claims
+            and s.base >= walk["next_seq"]
+            and (s.header is None or s.header.number > header.number)
+            for s in later
+        )
 
     def _set_apart(self, stray: Segment, end: Segment) -> None:
         """Take note of a segment behind the end of the log."""
