@@ -347,6 +347,22 @@ def test_settings_survive(path: Path) -> None:
         assert [e.value for e in log] == [b"b"]
 
 
+def test_settings_that_cannot_be_read(path: Path) -> None:
+    """A settings frame that is intact but holds no settings is damage, and repair ends its rule."""
+    with penstock.open(path, segment_size="64KiB") as log:
+        log.append(b"a")
+        log._append_settings(b"{")
+    assert [p.kind for p in penstock.verify(path).problems] == ["settings"]
+    with pytest.raises(penstock.Corrupt):
+        penstock.open(path)
+    penstock.repair(path, in_place=True)
+    assert penstock.verify(path).ok
+    with penstock.open(path) as log:
+        assert log.settings.segment_size == 64 << 10
+        assert log.append(b"b") == 2
+        assert [e.value for e in log] == [b"a", b"b"]
+
+
 def test_a_newer_frame_is_not_lost(built: Built, copy: Path) -> None:
     """A frame of a kind that this version does not know is not thrown away: repair refuses."""
     seg = built.segments[0]
