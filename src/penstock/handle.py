@@ -14,14 +14,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Self
 
-from penstock import _core, control, durability, files, recovery, segment
+from penstock import _core, control, durability, ending, files, recovery, segment
 from penstock import layout as L
 from penstock._core import Control, LogCore, SegmentMap
 from penstock.durability import Snapshot
+from penstock.ending import Active
 from penstock.errors import Busy, Closed, Io, NotFound, PenstockError, Permission
 from penstock.filesystem import check_file_system
 from penstock.producers import Follower
-from penstock.recovery import Active
 from penstock.segment import Header
 from penstock.settings import Settings
 from penstock.steward.ahead import Ahead
@@ -122,14 +122,14 @@ class Handle(LogCore):
                 files.sync_way(self.path)
             recovery.create_first(self.path, dir_fd, new, self._private)
             store.forget()
-        uuid = recovery.settle_uuid(store)
+        uuid = ending.settle_uuid(store)
         hint = control.old_words(self.path, uuid)
         # Nobody vouches for what lies behind the last checkpoint if the machine has booted since,
         # if a sync failed, or if a process died in one and may have been the only one to know.
         trusted = hint is not None and not hint[L.C_POISONED] and not hint[L.C_SYNCING] & 0xFFFFFFFF
         try:
             active = recovery.recover(store, dir_fd, hint, fresh=False)
-            words = active.words() | recovery.vouched(store).words(active)
+            words = active.words() | ending.vouched(store).words(active)
             if not trusted:
                 words = durability.settle(store, dir_fd, words)
         except Io:
@@ -143,9 +143,9 @@ class Handle(LogCore):
         """Without live control: find the end in the frames."""
         if not self._store.bases(fresh=True):
             raise NotFound(f"{self.path}: there is no log here")
-        uuid = recovery.settle_uuid(self._store)
+        uuid = ending.settle_uuid(self._store)
         hint = control.old_words(self.path, uuid)
-        self._static = recovery.find_end(self._store, hint=hint, write=False)
+        self._static = ending.find_end(self._store, hint=hint, write=False)
         self._store.keep(self._static.map)
         self._static_head = self._static.head
 
@@ -164,7 +164,7 @@ class Handle(LogCore):
         if not active.map.data_end:
             active.walk, _, _ = active.map.walk(active.map.grown(), resume=active.walk)
         if active.walk["rolled"] and files.exists(self._store.file(active.walk["next_seq"])):
-            active = self._static = recovery.find_end(self._store, hint=None, write=False)
+            active = self._static = ending.find_end(self._store, hint=None, write=False)
         self._static_head = active.head
 
     def _shares_memory(self, dir_fd: int) -> bool:
@@ -419,7 +419,7 @@ class Handle(LogCore):
         attached = self._ctl
         if attached is not None:
             return attached.get(L.C_DURABLE_SEQ)
-        return min(recovery.vouched(self._store).seq, self._next_seq() - 1)
+        return min(ending.vouched(self._store).seq, self._next_seq() - 1)
 
     def _sync_soon(self, *, now: bool) -> None:
         """Have a thread of this handle sync; a failure is told by the next append or sync."""

@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from penstock import _core, durability, files, producers, segment
 from penstock import layout as L
 from penstock.control import position
+from penstock.ending import Active
 from penstock.errors import Conflict, PenstockError, TooLarge, Usage, WrongType
 from penstock.event import Buffer, Entry
 from penstock.producers import Done, Table
-from penstock.recovery import LOAD, NEXT, Active, put_in_place, start_segment, successor_of
+from penstock.recovery import LOAD, NEXT, put_in_place, start_segment, successor_of
 from penstock.segment import Header
 from penstock.settings import Settings
 from penstock.steward.roll import allocate_to, enter_empty, go_on_in

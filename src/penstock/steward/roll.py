@@ -10,8 +10,9 @@ import os
 from penstock import _core, files, segment
 from penstock import layout as L
 from penstock._core import Control, SegmentMap
+from penstock.ending import Active
 from penstock.errors import AlreadyExists, Busy
-from penstock.recovery import NEXT, Active, name_segment, start_segment, successor_of
+from penstock.recovery import NEXT, name_segment, start_segment, successor_of
 from penstock.settings import Settings
 
 PATIENCE = 0.2  # seconds that maintenance waits; an append does what was put off
