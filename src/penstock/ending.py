@@ -1,8 +1,8 @@
 """Finding the end of a log: how far it is known to be on the device, and what was published behind.
 
 Frames are the only truth. A control file of this boot is a hint that saves time and is checked
-against them; a checkpoint or a footer vouches for what a sync has covered. Nothing here changes a log
-but the index of a segment that is walked to be appended to.
+against them; a checkpoint or a footer vouches for what a sync has covered. Nothing here changes a
+log but the index of a segment that is walked to be appended to.
 """
 
 from __future__ import annotations
