@@ -233,7 +233,8 @@ def _judge_frames(place: Place) -> None:
             last_seq=frames.walk["next_seq"] - 1,
         )
     short = not place.newest or frames.walk["offset"] < found.required
-    if not holes and frames.end == "limit" and short:
+    in_batch = bool(holes) and holes[-1].batch and holes[-1].offset == frames.walk["offset"]
+    if short and (in_batch or (not holes and frames.end == "limit")):
         _say_end(place, frames.walk["offset"], frames.walk["next_seq"])
 
 

@@ -83,6 +83,8 @@ def _copy_frames(
         elif status == "long":
             _copy_long(scan, source, fd, target)
             scan.long_copied()
+    if scan.batch_start is not None:  # the file ends inside a batch
+        broken.append((scan.out_batch, scan.out_at))
     for start, stop in broken:
         _make_single(fd, start, stop, target)
     return scan.out_at, scan.out_last, scan.walked()["last_append_ns"]
