@@ -247,8 +247,8 @@ def ways(
 ) -> Iterator[dict[Key, Pick]]:
     """Picks among options, in random order: all that there are, if they are few.
 
-    Else the extremes (all old, all new, one thing old and the rest new, one new and the rest old)
-    and samples. Then samples in which pages are torn.
+    Else the extremes (all old, all new, and all but one thing, which is in any version) and
+    samples. Then samples in which pages are torn.
     """
     oldest: dict[Key, Pick] = dict.fromkeys(options, 0)
     newest: dict[Key, Pick] = {key: count - 1 for key, count in options.items()}
@@ -258,8 +258,8 @@ def ways(
             found.append(dict(zip(options, picked, strict=True)))
     else:
         found += [oldest, newest]
-        found += [{**oldest, key: newest[key]} for key in options]
-        found += [{**newest, key: 0} for key in options]
+        found += [{**oldest, key: n} for key, count in options.items() for n in range(1, count)]
+        found += [{**newest, key: n} for key, count in options.items() for n in range(count - 1)]
         found += [_random_picks(options, rng, torn=False) for _ in range(samples)]
     if options:
         found += [_random_picks(options, rng, torn=True) for _ in range(samples)]
