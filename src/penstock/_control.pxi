@@ -252,13 +252,17 @@ cdef class Control:
         The lock is one of this open file description, so the kernel drops it with its holder;
         threads of one handle share it and are kept apart by a flag of their own.
         """
+        cdef int failed
         self.live()
         if not psk_cas32(&self.thread_syncs, 0, 1):
             return False
-        if psk_ofd_lock(self.fd, PSK_SYNC_BYTE) == 0:
+        failed = psk_ofd_lock(self.fd, PSK_SYNC_BYTE)
+        if failed == 0:
             self.pin()
             return True
         psk_store32(&self.thread_syncs, 0)
+        if failed != EAGAIN and failed != EACCES:
+            raise from_os(OSError(failed, ""), "locking", "control")
         return False
 
     def sync_end(self):

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -41,6 +42,8 @@ BATCH_EVENTS_MAX = 20_000
 
 Parts: TypeAlias = dict[str, Any]
 Batch: TypeAlias = "list[Buffer | Entry]"
+
+logger = logging.getLogger("penstock")
 
 _attempts = itertools.count()
 
