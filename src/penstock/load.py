@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -42,8 +41,6 @@ BATCH_EVENTS_MAX = 20_000
 
 Parts: TypeAlias = dict[str, Any]
 Batch: TypeAlias = "list[Buffer | Entry]"
-
-logger = logging.getLogger("penstock")
 
 _attempts = itertools.count()
 
