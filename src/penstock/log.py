@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
@@ -47,7 +48,7 @@ class Log(Handle):
         return self._next_seq() - 1
 
     def __len__(self) -> int:
-        return max(0, self.last_seq - self.first_seq + 1)
+        return min(max(0, self.last_seq - self.first_seq + 1), sys.maxsize)
 
     def __bool__(self) -> bool:
         return True
