@@ -15,6 +15,9 @@ PYTHON_IN_VENV := .venv/bin/python
 JOBS ?= $(shell nproc)
 PYTEST := $(PYTHON_IN_VENV) -m pytest -n $(JOBS) --dist worksteal
 
+FUZZ_SECONDS ?= 60
+FUZZ_BYTES_MAX := 512
+
 TYPED := $(wildcard src tests benchmarks examples tools)
 CORE_SOURCES := pyproject.toml setup.py src/penstock/layout.py \
     $(wildcard $(addprefix src/penstock/,*.pyx *.pxd *.pxi _native.h))
@@ -23,7 +26,7 @@ PACKAGE_SOURCES := $(shell find src ! -path '*/__pycache__*' ! -path '*.egg-info
     \( -type d -o -name '*.py' -o -name '*.pyi' -o -name py.typed \))
 
 # An editable build is good for one directory and one set of switches; for others it is made anew.
-SWITCHES := $(foreach switch,PORTABLE SANITIZE PROFILE WERROR,$(switch)=$(PENSTOCK_$(switch)))
+SWITCHES := $(foreach switch,PORTABLE SANITIZE FUZZ PROFILE WERROR,$(switch)=$(PENSTOCK_$(switch)))
 ifneq ($(shell cat .venv/.tools 2>/dev/null),$(CURDIR))
 $(shell touch -c -d @0 .venv/.tools)
 endif
@@ -31,7 +34,7 @@ ifneq ($(shell cat .venv/.core 2>/dev/null),$(SWITCHES))
 $(shell rm -f .venv/.core)
 endif
 
-.PHONY: help demo test lint test-portable test-asan bench storm wheel clean
+.PHONY: help demo test lint test-portable test-asan bench fuzz storm wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -63,8 +66,17 @@ test-asan: build/.asan  ## unit and property tests under the address and UB sani
 bench: .venv/.core  ## measure speed, always beside something else
 	@$(PYTHON_IN_VENV) -m benchmarks
 
-storm: .venv/.core  ## the long version of the crash, process and property tests
-	@PENSTOCK_STORM=1 $(PYTEST) $(wildcard tests/crash tests/process tests/property)
+# What it finds interesting stays in build/corpus, so that the next run goes on from there. An input
+# that breaks something is left in build/findings; its file as FUZZ_INPUTS runs it again.
+fuzz: build/.fuzz  ## change logs at random, led by coverage, for FUZZ_SECONDS (60)
+	@echo "fuzzing for $(FUZZ_SECONDS) seconds…"
+	@mkdir -p build/corpus build/findings
+	@tools/run_fuzzer.sh -max_total_time=$(FUZZ_SECONDS) -timeout=20 -max_len=$(FUZZ_BYTES_MAX) \
+	    -artifact_prefix=build/findings/ $(or $(FUZZ_INPUTS),build/corpus tests/fuzz/corpus)
+
+storm: .venv/.core fuzz  ## the long version of the crash, process and property tests, and fuzzing
+	@PENSTOCK_STORM=1 $(PYTEST) \
+	    $(wildcard tests/crash tests/process tests/property tests/unit/test_faults.py)
 
 wheel: .venv/.core  ## build dist/*.whl and prove that it works without a compiler
 	@echo "building the wheel…"
@@ -101,4 +113,10 @@ build/.portable: .venv/.core $(PACKAGE_SOURCES) tools/build_variant.sh
 build/.asan: .venv/.core $(PACKAGE_SOURCES) tools/build_variant.sh
 	@echo "building the sanitized variant…"
 	@PENSTOCK_SANITIZE=1 tools/build_variant.sh asan
+	@touch $@
+
+build/.fuzz: .venv/.core $(PACKAGE_SOURCES) tools/build_variant.sh tools/install_fuzzer.sh
+	@tools/install_fuzzer.sh
+	@echo "building the variant that a fuzzer can see into…"
+	@CC=clang PENSTOCK_FUZZ=1 tools/build_variant.sh fuzz
 	@touch $@

@@ -7,6 +7,7 @@ Switches, read from the environment (1 = on):
 
     PENSTOCK_WERROR    a compiler warning is an error
     PENSTOCK_SANITIZE  address and undefined-behaviour sanitizers, assert() alive
+    PENSTOCK_FUZZ      the same sanitizers, and coverage that libFuzzer reads; needs clang
     PENSTOCK_PORTABLE  the fallback that needs no futex: file lock and polling
     PENSTOCK_PROFILE   debug information beside full optimisation, for callgrind and perf
 """
@@ -27,7 +28,7 @@ CORE_C = PACKAGE / "_core.c"
 
 SWITCHES = [
     name
-    for name in ("PORTABLE", "SANITIZE", "PROFILE", "WERROR")
+    for name in ("PORTABLE", "SANITIZE", "FUZZ", "PROFILE", "WERROR")
     if os.environ.get(f"PENSTOCK_{name}", "0") not in ("", "0")
 ]
 
@@ -108,8 +109,11 @@ def compile_args() -> list[str]:
         args += ["-DPENSTOCK_PORTABLE=1"]
     if "PROFILE" in SWITCHES:
         args += ["-g"]
-    if "SANITIZE" in SWITCHES:
+    if "SANITIZE" in SWITCHES or "FUZZ" in SWITCHES:
         args += ["-O1", "-g", "-fno-omit-frame-pointer", "-UNDEBUG", *SANITIZERS]
+    if "FUZZ" in SWITCHES:
+        # clang would report the "null + 0" that calls without arguments are translated to.
+        args += ["-fsanitize=fuzzer-no-link", "-fno-sanitize=pointer-overflow"]
     return args
 
 
@@ -136,6 +140,7 @@ core = Extension(
     depends=[str(PACKAGE / "_native.h"), str(LAYOUT_HEADER), "setup.py"],
     libraries=["pthread"],
     extra_compile_args=compile_args(),
+    # A core to fuzz finds the sanitizers' runtime in the library that the fuzzer preloads.
     extra_link_args=SANITIZERS if "SANITIZE" in SWITCHES else [],
 )
 

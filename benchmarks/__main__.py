@@ -11,15 +11,18 @@ from pathlib import Path
 
 from benchmarks import (
     append,
+    durable,
     instructions,
     latency,
     memory,
     open,
     processes,
     read,
+    recovery,
     report,
     sizes,
     syscalls,
+    verify,
 )
 from benchmarks.harness import ROOT, Bench, Row
 
@@ -34,6 +37,11 @@ BENCHMARKS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "open": open.opening,
     "memory": memory.memory,
     "syscalls": syscalls.syscalls,
+    "durable": durable.durable,
+    "group-commit": durable.group_commit,
+    "periodic": durable.periodic,
+    "recovery": recovery.recovery,
+    "verify": verify.verify,
     "sizes": sizes.sizes,
     "instructions": instructions.instructions,
 }

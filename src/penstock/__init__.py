@@ -36,8 +36,11 @@ from penstock.errors import (
 from penstock.event import Entry, Event
 from penstock.log import Log, create, open
 from penstock.reader import Reader
+from penstock.repair import Plan, repair
+from penstock.report import Problem, Report
 from penstock.settings import Settings
 from penstock.stats import Stats
+from penstock.verify import verify
 
 __version__ = "0.1.0.dev0"
 
@@ -59,8 +62,11 @@ __all__ = [
     "NotFound",
     "PenstockError",
     "Permission",
+    "Plan",
     "Poisoned",
+    "Problem",
     "Reader",
+    "Report",
     "Settings",
     "Stats",
     "TooLarge",
@@ -69,6 +75,8 @@ __all__ = [
     "WrongType",
     "create",
     "open",
+    "repair",
+    "verify",
 ]
 
 logging.getLogger("penstock").addHandler(logging.NullHandler())

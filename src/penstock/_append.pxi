@@ -154,8 +154,6 @@ cdef int publish(
     psk_fail(FP_RESERVED)
 
     first = m.base + at
-    if lead == NULL:
-        prefix = parts_prefix(p)
     sink.base = m.base
     sink.fd = m.fd
     sink.scratch = scratch
@@ -291,8 +289,8 @@ cdef int parts_fill(
     return 0
 
 
-cdef tuple _producer(object given):
-    """Id and number of a producer, checked."""
+def check_producer(given):
+    """Id, as bytes, and number of a producer, checked."""
     try:
         who, n = given
     except (TypeError, ValueError):
@@ -564,7 +562,7 @@ cdef class LogCore:
             terms.last_seq = expect
         if producer is None:
             return self.append_parts(&terms, parts, spans, count, nbytes, timeout)
-        who, n = _producer(producer)
+        who, n = check_producer(producer)
         memset(&lead, 0, sizeof(lead))
         lead.kind = PSK_KIND_PRODUCER
         lead.fixed = True
@@ -575,9 +573,14 @@ cdef class LogCore:
         terms.lead = &lead
         nbytes += align8(PSK_FRAME_HEADER_BYTES + lead.key_len + lead.value_len)
         while seq == 0:
-            done, terms.producer_pos = self._produced(who, n, count)
+            done, terms.producer_pos = self._produced(who, n)
             if done is not None:
-                return done
+                if <uint64_t>len(done) != count:
+                    raise Conflict(
+                        f"{self.path}: producer {who.decode()!r} appended {len(done)} events under "
+                        f"number {n}, and now gives {count}; nothing was written"
+                    )
+                return done.start
             psk_put64(terms.value + PSK_PRODUCER_N, n)
             psk_put32(terms.value + PSK_PRODUCER_COUNT, <uint32_t>count)
             psk_put32(terms.value + PSK_PRODUCER_PREVIOUS, <uint32_t>(terms.producer_pos & OFFSET_MASK))
@@ -643,7 +646,7 @@ cdef class LogCore:
         else:
             seq = self.append_as(expect, producer, &p, NULL, 1, nbytes, timeout)
         if durable:
-            self.wait_durable(seq, timeout)
+            self._sync(PSK_C_DURABLE_SEQ, seq, timeout)
         return seq
 
     def extend(
@@ -704,8 +707,46 @@ cdef class LogCore:
             PyMem_Free(spans)
             PyMem_Free(parts)
         if durable:
-            self.wait_durable(first + count - 1, timeout)
+            self._sync(PSK_C_DURABLE_SEQ, first + count - 1, timeout)
         return range(first, first + count)
+
+    def _frame_bytes(self, value, key, topic, headers, time):
+        """How long the frame of an event is; checks its parts."""
+        cdef Parts p
+        cdef list pins = []
+        parts_fill(&p, pins, value, key, topic, headers, time)
+        return align8(PSK_FRAME_HEADER_BYTES + parts_prefix(&p) + p.value_len)
+
+    def _write_ending(
+        self, SegmentMap m, uint64_t offset, uint64_t last_frame, uint64_t seq, uint64_t append_ns,
+        value, key, topic, headers, time,
+    ):
+        """Write an event and a roll frame behind it, as one batch; under the write lock.
+
+        The caller has reserved and allocated the room, and publishes what follows.
+        """
+        cdef Parts p, roll
+        cdef list pins = []
+        cdef uint64_t prefix, total
+        parts_fill(&p, pins, value, key, topic, headers, time)
+        prefix = parts_prefix(&p)
+        total = align8(PSK_FRAME_HEADER_BYTES + prefix + p.value_len)
+        if not m.writable or offset + total + PSK_FRAME_HEADER_BYTES > m.mapped or (
+            offset + total + PSK_FRAME_HEADER_BYTES > m.file_bytes
+        ):
+            raise Internal(f"{m.path}: no room for {total} bytes at {offset}")
+        memset(&roll, 0, sizeof(roll))
+        roll.kind = PSK_KIND_ROLL
+        roll.key_len = PSK_NO_KEY
+        with nogil:
+            frame_write(
+                m.base + offset, &p, p.value, p.value_len, prefix, seq, append_ns,
+                <uint32_t>(offset - last_frame) if last_frame else 0, 1)
+            frame_write(
+                m.base + offset + total, &roll, NULL, 0, 0, seq + 1, append_ns, <uint32_t>total, 0)
+            psk_store32(m.base + offset + total, 1)
+            psk_fail(FP_BATCH_BODY)
+            psk_store32(m.base + offset, <uint32_t>(prefix + p.value_len) + 1)
 
     def _append_settings(self, bytes body):
         """Append a settings frame; it takes no seq."""

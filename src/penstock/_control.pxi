@@ -1,5 +1,10 @@
 # Control: the shared words, the token lock, waking readers.
 
+def has_writers(int fd):
+    """Whether a handle that may append has the control file behind ``fd`` open."""
+    return psk_ofd_held_from(fd, PSK_TOKEN_BYTE) != 0
+
+
 cdef class Control:
     """The mapped control page, and this handle's token in it.
 
@@ -96,7 +101,7 @@ cdef class Control:
 
     def has_writers(self):
         """Whether a handle that may append is alive, be it in another process."""
-        return psk_ofd_held_from(self.fd, PSK_TOKEN_BYTE) != 0
+        return has_writers(self.fd)
 
     @property
     def inherited(self):
@@ -247,13 +252,17 @@ cdef class Control:
         The lock is one of this open file description, so the kernel drops it with its holder;
         threads of one handle share it and are kept apart by a flag of their own.
         """
+        cdef int failed
         self.live()
         if not psk_cas32(&self.thread_syncs, 0, 1):
             return False
-        if psk_ofd_lock(self.fd, PSK_SYNC_BYTE) == 0:
+        failed = psk_ofd_lock(self.fd, PSK_SYNC_BYTE)
+        if failed == 0:
             self.pin()
             return True
         psk_store32(&self.thread_syncs, 0)
+        if failed != EAGAIN and failed != EACCES:
+            raise from_os(OSError(failed, ""), "locking", "control")
         return False
 
     def sync_end(self):

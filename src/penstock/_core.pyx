@@ -22,7 +22,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.ref cimport PyObject
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.errno cimport EINTR, ETIMEDOUT, errno
+from libc.errno cimport EACCES, EAGAIN, EINTR, ETIMEDOUT, errno
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
@@ -85,7 +85,7 @@ cdef extern from "_native.h" nogil:
         PSK_CONTROL_FLAG_MONOTONE, PSK_TOKEN_MAX
         PSK_POPULATE_AHEAD_BYTES, PSK_POPULATE_CHUNK_BYTES, PSK_GIL_COPY_BYTES_MAX
         PSK_WRITE_BYTES_MIN, PSK_WRITE_SCRATCH_BYTES
-        PSK_LOCK_SPINS, PSK_LOCK_SLICE_NS, PSK_WAIT_SLICE_NS
+        PSK_LOCK_SPINS, PSK_LOCK_SLICE_NS, PSK_WAIT_SLICE_NS, PSK_SCAN_WINDOW_BYTES
     const uint32_t PSK_LOCK_WAITERS
     const uint64_t PSK_TOKEN_BYTE, PSK_SYNC_BYTE
     uint32_t psk_load32(const void *p)
@@ -102,6 +102,7 @@ cdef extern from "_native.h" nogil:
     uint16_t psk_get16(const void *p)
     uint32_t psk_get32(const void *p)
     uint64_t psk_get64(const void *p)
+    void psk_put16(void *p, uint16_t v)
     void psk_put32(void *p, uint32_t v)
     void psk_put64(void *p, uint64_t v)
     uint64_t psk_now_ns()
@@ -224,6 +225,7 @@ LAYOUT = {
     "LOCK_SPINS": PSK_LOCK_SPINS,
     "LOCK_SLICE_NS": PSK_LOCK_SLICE_NS,
     "WAIT_SLICE_NS": PSK_WAIT_SLICE_NS,
+    "SCAN_WINDOW_BYTES": PSK_SCAN_WINDOW_BYTES,
     "LOCK_WAITERS": PSK_LOCK_WAITERS,
     "TOKEN_BYTE": PSK_TOKEN_BYTE,
     "SYNC_BYTE": PSK_SYNC_BYTE,
@@ -353,3 +355,4 @@ include "_control.pxi"
 include "_segment.pxi"
 include "_append.pxi"
 include "_reader.pxi"
+include "_verify.pxi"

@@ -6,7 +6,8 @@ cdef class Reader:
     It takes no lock and may be left at any time. It never passes ``head`` and checks each frame's
     bounds and checksum before it hands the event out, so it returns only what a writer committed.
     ``take(n)`` returns what is there without waiting, ``wait(timeout)`` waits for more,
-    ``position`` tells where it stands.
+    ``position`` tells where it stands, ``skipped`` how many seqs it passed over because they are
+    damaged, if it was told to.
     """
 
     cdef readonly LogCore log
@@ -22,19 +23,23 @@ cdef class Reader:
     cdef bint reverse, check, filtered, timed, ended, follows, crossing
     cdef bint durable         # hand out only what is on the device
     cdef uint64_t end         # then: the stop that was asked for
+    cdef bint skip            # pass over what is damaged
+    cdef bint rejoin          # what was published behind `at` is lost; the next frame begins anew
+    cdef uint64_t last_ns     # append_ns of the last frame handed out in this segment
+    cdef uint64_t budget      # bytes of checksums that looking for valid frames may still cost here
+    cdef readonly uint64_t skipped
     cdef int64_t spin_ns
     cdef public object timeout
 
     def __init__(
         self, LogCore log, uint64_t start, uint64_t stop, *, bint reverse=False, bint check=True,
         topic=None, key=None, since_ns=None, until_ns=None, bint follows=False, bint durable=False, timeout=None,
-        spin=0.0,
+        spin=0.0, damaged="raise",
     ):
         self.log = log
         self.next = start
         self.stop = stop
         self.reverse = reverse
-        self.check = check
         self.topic = topic
         self.key = key
         self.since_ns = since_ns or 0
@@ -46,6 +51,12 @@ cdef class Reader:
         self.follows = follows
         self.durable = durable and follows  # a read that ends has its stop below that from the start
         self.end = stop
+        if self.durable:
+            self.stop = 0  # until somebody looks
+        if damaged not in ("raise", "skip"):
+            raise Usage(f"damaged is 'raise' or 'skip', not {damaged!r}")
+        self.skip = damaged == "skip"
+        self.check = check or self.skip
         self.timeout = timeout
         if isinstance(spin, bool) or not isinstance(spin, (int, float)):
             raise WrongType(f"spin is a number of seconds, not {type(spin).__name__}")
@@ -91,15 +102,23 @@ cdef class Reader:
         self.base = m.base
         self.at = at
         self.limit = limit
-        self.crossing = False
+        self.crossing = self.rejoin = False
         self.block_end = 0
+        self.last_ns = m.prior_append_ns
+        self.budget = 4 * m.file_bytes
         return 0
 
     cdef bint locate(self) except -1:
         """Find the place of the first event to hand out; False if there is none (yet)."""
         cdef SegmentMap m
-        cdef uint64_t limit, head
-        m = self.log._segment_for(self.next)
+        cdef uint64_t limit, head, at
+        try:
+            m = self.log._segment_for(self.next)
+        except Corrupt:
+            m = self.log._segment_after(self.next) if self.skip else None
+            if m is None:
+                raise
+            self.pass_to(m.base_seq)
         if m is None:
             return False
         if m.base_seq > self.next:
@@ -112,8 +131,58 @@ cdef class Reader:
             self.next = m.base_seq
         head = self.log.head()
         limit = m.published(head)
-        self.enter(m, m.seek(self.log, self.next, limit), limit)
+        at = m.seek(self.log, self.next, limit, self.skip)
+        self.enter(m, at, limit)
+        if self.skip and at < limit and is_event(m.base + at):
+            if psk_get64(m.base + at + PSK_FRAME_SEQ) > self.next and not m.generation:
+                self.pass_to(psk_get64(m.base + at + PSK_FRAME_SEQ))
+        self.rejoin = at == limit
         return True
+
+    cdef int pass_to(self, uint64_t seq) except -1:
+        """Count the seqs up to ``seq`` as skipped, and expect that one next."""
+        if seq > self.next:
+            self.skipped += (seq if seq < self.stop else max(self.stop, self.next)) - self.next
+            self.next = seq
+        return 0
+
+    cdef bint pass_damage(self) except -1:
+        """Go on at the next valid frame behind the damaged one at ``at``, if told to skip."""
+        cdef uint64_t at, seq
+        if not self.skip:
+            return False
+        if self.rejoin:  # the frame that stands here follows others that are lost
+            self.rejoin = False
+            if self.is_valid(self.at) and psk_get64(self.base + self.at + PSK_FRAME_SEQ) >= self.next:
+                self.pass_to(psk_get64(self.base + self.at + PSK_FRAME_SEQ))
+                return True
+        at = self.map.next_valid(
+            self.at, self.limit, self.next, U64_MAX, self.last_ns, self.map.generation > 0, &self.budget)
+        if at:
+            self.at = at
+            self.pass_to(psk_get64(self.base + at + PSK_FRAME_SEQ))
+        elif self.log.head() >> 32 != self.map.number:
+            self.leave()
+        else:
+            self.at = self.limit
+            self.rejoin = True
+            if not self.follows:
+                self.pass_to(self.stop)
+        return True
+
+    cdef bint is_valid(self, uint64_t at) noexcept:
+        cdef uint64_t total = 0
+        return at < self.limit and (
+            frame_check(self.base + at, self.limit - at, True, &total) == FRAME_GOOD)
+
+    cdef int leave(self) except -1:
+        """Go on in the next segment that there is: the rest of this one is lost."""
+        cdef SegmentMap m = self.log._segment_after(max(self.map.base_seq, self.next - 1))
+        if m is None:
+            raise self.map.damage(self.at, FRAME_ORDER, self.next - 1)
+        self.pass_to(m.base_seq)
+        self.enter(m, m.data_offset, m.data_offset)
+        return 0
 
     cdef bint refresh(self) except -1:
         """Look whether more was published behind ``limit``."""
@@ -135,6 +204,9 @@ cdef class Reader:
             if end > self.limit:
                 self.limit = end
                 return True
+        if self.skip:
+            self.leave()
+            return True
         raise Corrupt(
             f"{self.map.path}: ends at offset {self.at} without leading to the next segment, "
             f"behind seq {self.next - 1}; run verify",
@@ -146,17 +218,32 @@ cdef class Reader:
         cdef SegmentMap m
         if base_seq <= self.map.base_seq:
             raise self.map.damage(self.at, FRAME_ORDER, self.next - 1)
-        m = self.log._segment_at(base_seq)
+        self.next = base_seq
+        m = self.segment_at(base_seq)
+        base_seq = m.base_seq
         while self.filtered and base_seq < self.stop and self.log._has_none(
             m, self.topic, self.since_ns, self.until_ns
         ):
             if m.next_seq <= base_seq:
                 raise m.damage(m.data_offset, FRAME_ORDER, self.next - 1)
-            base_seq = m.next_seq
-            m = self.log._segment_at(base_seq)
+            self.next = m.next_seq
+            m = self.segment_at(self.next)
+            base_seq = m.base_seq
         self.next = base_seq
         self.enter(m, m.data_offset, m.data_offset)
         return 0
+
+    cdef SegmentMap segment_at(self, uint64_t base_seq):
+        """The segment that begins with ``base_seq``, or the next one if that cannot be read."""
+        cdef SegmentMap m
+        try:
+            return self.log._segment_at(base_seq)
+        except Corrupt:
+            m = self.log._segment_after(base_seq) if self.skip else None
+            if m is None:
+                raise
+        self.pass_to(m.base_seq)
+        return m
 
     cdef int skip_blocks(self) except -1:
         """At a block's edge: jump over index blocks without an event of the time asked for."""
@@ -204,20 +291,27 @@ cdef class Reader:
                 p = self.base + self.at
                 state = frame_check(p, self.limit - self.at, self.check, &total)
                 if state != FRAME_GOOD:
+                    if self.pass_damage():
+                        continue
                     raise self.map.damage(self.at, state, self.next - 1)
                 seq = psk_get64(p + PSK_FRAME_SEQ)
                 if is_event(p):
                     if seq != self.next and (seq < self.next or not self.map.generation):
+                        if self.pass_damage():
+                            continue
                         raise self.map.damage(self.at, FRAME_ORDER, self.next - 1)
                     if seq >= self.stop:
                         self.ended = seq >= self.end
                         return None
                     self.at += total
                     self.next = seq + 1
+                    self.last_ns = psk_get64(p + PSK_FRAME_APPEND_NS)
                     if not self.filtered or self.matches(p):
                         return make_event(self.map, p)
                 elif p[PSK_FRAME_KIND] == PSK_KIND_ROLL:
                     if seq < self.next or (seq > self.next and not self.map.generation):
+                        if self.pass_damage():
+                            continue
                         raise self.map.damage(self.at, FRAME_ORDER, self.next - 1)
                     self.cross(seq)
                 else:
@@ -228,58 +322,116 @@ cdef class Reader:
             if not self.refresh():
                 return None
 
+    cdef bint locate_last(self) except -1:
+        """Find the place of the last event to hand out; False if there is none."""
+        cdef SegmentMap m
+        cdef uint64_t limit, head
+        if self.next <= self.stop:
+            return False
+        try:
+            m = self.log._segment_for(self.next - 1)
+        except Corrupt:
+            if not self.skip:
+                raise
+            m = self.log._segment_below(self.next - 1)
+        if m is None:
+            return False
+        head = self.log.head()
+        limit = m.published(head)
+        self.enter(m, m.seek(self.log, self.next, limit, self.skip), limit)
+        if self.skip:
+            self.at = self.prior(self.at)
+        else:
+            self.at = m.last_offset(self.log, limit) if self.at == limit else m.step_back(self.at)
+        return True
+
+    cdef uint64_t prior(self, uint64_t at) except? 0:
+        """Offset of the frame before the one at ``at``, or, if told to skip, of the last valid one."""
+        cdef uint64_t back, total = 0
+        if not self.skip:
+            return self.map.step_back(at)
+        if self.is_valid(at):
+            back = psk_get32(self.base + at + PSK_FRAME_BACK)
+            if back == 0:
+                return 0
+            if back % 8 == 0 and back <= at - self.map.data_offset and (
+                frame_check(self.base + at - back, back, True, &total) == FRAME_GOOD and total == back
+            ):
+                return at - back
+        return self.map.last_valid(self.log, at, self.next - 1, &self.budget)
+
+    cdef bint enter_before(self) except -1:
+        """Go on at the end of the segment before this one; False if there is none."""
+        cdef SegmentMap m
+        if self.next <= self.stop:
+            return False
+        try:
+            m = self.log._segment_before(self.map)
+        except Corrupt:
+            if not self.skip:
+                raise
+            m = self.log._segment_below(self.map.base_seq - 1)
+        if m is None:
+            return False
+        self.enter(m, 0, m.grown())
+        if self.skip:
+            self.at = m.last_valid(self.log, self.limit, self.next, &self.budget)
+        else:
+            self.at = m.last_offset(self.log, self.limit)
+        return True
+
     cdef Event backward(self):
         """The event before the last one handed out, or None at the beginning."""
         cdef const char *p
-        cdef uint64_t total = 0, seq, limit, head
-        cdef SegmentMap m
+        cdef uint64_t total = 0, seq
         cdef FrameState state
-        if self.map is None:
-            if self.next <= self.stop:
-                self.ended = True
-                return None
-            m = self.log._segment_for(self.next - 1)
-            if m is None:
-                self.ended = True
-                return None
-            head = self.log.head()
-            limit = m.published(head)
-            self.enter(m, m.seek(self.log, self.next, limit), limit)
-            self.at = m.last_offset(self.log, limit) if self.at == limit else m.step_back(self.at)
+        if self.map is None and not self.locate_last():
+            self.ended = True
+            return None
         while True:
             while self.at == 0:
-                if self.next <= self.stop:
+                if not self.enter_before():
+                    if self.skip and not self.map.generation:
+                        self.pass_down(self.log._lowest_base())
                     self.ended = True
                     return None
-                m = self.log._segment_before(self.map)
-                if m is None:
-                    self.ended = True
-                    return None
-                self.enter(m, 0, m.grown())
-                self.at = m.last_offset(self.log, self.limit)
             p = self.base + self.at
             state = frame_check(p, self.limit - self.at, self.check, &total)
             if state != FRAME_GOOD:
-                raise self.map.damage(self.at, state, None)
+                if not self.skip:
+                    raise self.map.damage(self.at, state, None)
+                self.at = self.map.last_valid(self.log, self.at, self.next - 1, &self.budget)
+                continue
             if is_event(p):
                 seq = psk_get64(p + PSK_FRAME_SEQ)
+                if seq < self.next and self.skip and not self.map.generation:
+                    self.pass_down(seq + 1)
                 if seq < self.stop:
                     self.ended = True
                     return None
                 if seq < self.next:
                     self.next = seq
-                    self.at = self.map.step_back(self.at)
+                    self.at = self.prior(self.at)
                     if not self.filtered or self.matches(p):
                         return make_event(self.map, p)
                     continue
-            self.at = self.map.step_back(self.at)
+            self.at = self.prior(self.at)
+
+    cdef int pass_down(self, uint64_t seq) except -1:
+        """Count the seqs down to ``seq`` as skipped."""
+        if seq < self.stop:
+            seq = self.stop
+        if seq < self.next:
+            self.skipped += self.next - seq
+            self.next = seq
+        return 0
 
     cdef Event step(self):
         if self.log._closed:
             raise self.log._closed_error()
         if self.ended:
             return None
-        if self.durable:
+        if self.durable and self.next >= self.stop:
             self.stop = self.durable_stop()
         return self.backward() if self.reverse else self.forward()
 
@@ -364,6 +516,8 @@ cdef class Reader:
                 seen = psk_load32(words + PSK_C_NOTIFY)
                 if self.has_more():
                     return True
+                if self.durable and psk_load64(words + PSK_C_POISONED):
+                    raise self.log._poisoned_error()  # nothing more will become durable
                 head = psk_load64(words + watched)
                 control.pin()
                 try:

@@ -16,6 +16,8 @@ cdef struct Walk:
     uint64_t block_event_max_ns
     uint64_t index_count
     uint64_t count             # events seen by this walk
+    uint64_t first_seq         # of those, 0: none
+    uint64_t last_seq
     uint64_t event_min_ns
     uint64_t event_seen_max_ns
     uint64_t first_append_ns
@@ -23,6 +25,25 @@ cdef struct Walk:
     bint monotone              # event times never went back in the log up to here
     bint monotone_here         # ... nor among the events seen by this walk
     bint rolled                # the last frame is a roll frame; next_seq names the successor
+
+
+cdef void walk_start(
+    Walk *w, uint64_t data_offset, uint64_t base_seq, uint64_t append_ns, uint64_t event_max_ns, bint monotone
+) noexcept nogil:
+    """Stand at the start of a segment; the times are those of the log before it."""
+    memset(w, 0, sizeof(Walk))
+    w.offset = data_offset
+    w.next_seq = base_seq
+    w.last_append_ns = append_ns
+    w.event_max_ns = event_max_ns
+    w.monotone = monotone
+    w.monotone_here = True
+    w.digest = 0xFFFFFFFF
+    w.block_offset = data_offset
+    w.block_seq = base_seq
+    w.block_append_ns = append_ns
+    w.block_event_min_ns = U64_MAX
+    w.event_min_ns = U64_MAX
 
 
 cdef inline void walk_block(Walk *w, char *index, uint64_t at, uint64_t seq, uint64_t append_ns) noexcept nogil:
@@ -54,6 +75,12 @@ cdef inline void walk_event_time(Walk *w, uint64_t event_ns) noexcept nogil:
 
 cdef inline void walk_accept(Walk *w, const char *p, uint64_t total, char *index) noexcept nogil:
     """Take one valid frame into the walk; ``index`` may be NULL."""
+    w.digest = psk_crc(w.digest, p, PSK_FRAME_SEQ)
+    walk_take(w, p, total, index)
+
+
+cdef inline void walk_take(Walk *w, const char *p, uint64_t total, char *index) noexcept nogil:
+    """Take one valid frame into the walk, but for the digest."""
     cdef uint64_t seq = psk_get64(p + PSK_FRAME_SEQ)
     cdef uint64_t append_ns = psk_get64(p + PSK_FRAME_APPEND_NS)
     cdef uint64_t event_ns
@@ -63,6 +90,8 @@ cdef inline void walk_accept(Walk *w, const char *p, uint64_t total, char *index
         event_ns = frame_event_ns(p)
         if w.count == 0:
             w.first_append_ns = append_ns
+            w.first_seq = seq
+        w.last_seq = seq
         if event_ns < w.event_seen_max_ns:
             w.monotone_here = False
         else:
@@ -80,7 +109,6 @@ cdef inline void walk_accept(Walk *w, const char *p, uint64_t total, char *index
             w.producer_offset = w.offset
         elif p[PSK_FRAME_KIND] == PSK_KIND_ROLL:
             w.rolled = True
-    w.digest = psk_crc(w.digest, p, PSK_FRAME_SEQ)
     w.last_append_ns = append_ns
     w.last_frame = w.offset
     w.offset += total
@@ -271,13 +299,13 @@ cdef class SegmentMap:
         cdef uint64_t end = self.data_end if self.data_end else self.file_bytes
         return end if end < self.mapped else self.mapped
 
-    cdef uint64_t published(self, uint64_t head) except? 0:
+    cpdef uint64_t published(self, uint64_t head) except? 0:
         """Where the published frames of this segment end, at most, given the log's head."""
         cdef uint64_t end
         if self.number != head >> 32:
             return self.grown()
         end = head & OFFSET_MASK
-        if end > self.file_bytes:
+        if end > self.readable_end():
             self.grown()
             if end > self.readable_end():
                 raise Corrupt(
@@ -347,6 +375,26 @@ cdef class SegmentMap:
             raise Internal(f"{self.path}: cannot write at {offset}")
         memcpy(self.base + offset, &view[0], <size_t>view.shape[0])
 
+    def restamp(self, uint64_t limit, uint64_t seq_shift, uint64_t append_ns):
+        """Give all frames up to ``limit`` other seqs and another time; of a private segment only."""
+        cdef uint64_t at = self.data_offset, total = 0
+        cdef FrameState state = FRAME_GOOD
+        cdef char *p
+        if limit > self.mapped or limit > self.file_bytes or not self.writable:
+            raise Internal(f"{self.path}: cannot restamp up to {limit}")
+        with nogil:
+            while at < limit:
+                p = self.base + at
+                state = frame_check(p, limit - at, False, &total)
+                if state != FRAME_GOOD:
+                    break
+                psk_put64(p + PSK_FRAME_SEQ, psk_get64(p + PSK_FRAME_SEQ) + seq_shift)
+                psk_put64(p + PSK_FRAME_APPEND_NS, append_ns)
+                frame_sum(p, psk_get32(p) - 1)
+                at += total
+        if state != FRAME_GOOD:
+            raise self.damage(at, state)
+
     def write_frame(self, uint64_t offset, kind, body, uint64_t seq, uint64_t append_ns, uint64_t last_frame):
         """Write and commit a control frame; under the write lock. Returns the offset behind it."""
         cdef Parts p
@@ -376,7 +424,7 @@ cdef class SegmentMap:
     def frame_body(self, uint64_t offset, int kind):
         """The body of the valid frame of that kind at ``offset``."""
         cdef uint64_t total = 0
-        cdef uint64_t end = self.readable_end()
+        cdef uint64_t end = self.grown()  # others may have made it longer
         cdef FrameState state = FRAME_LENGTH
         if self.data_offset <= offset < end and offset % 8 == 0:
             state = frame_check(self.base + offset, end - offset, True, &total)
@@ -398,19 +446,9 @@ cdef class SegmentMap:
         )
 
     cdef void walk_begin(self, Walk *w) noexcept:
-        memset(w, 0, sizeof(Walk))
-        w.offset = self.data_offset
-        w.next_seq = self.base_seq
-        w.last_append_ns = self.prior_append_ns
-        w.event_max_ns = self.prior_event_max_ns
-        w.monotone = self.prior_monotone
-        w.monotone_here = True
-        w.digest = 0xFFFFFFFF
-        w.block_offset = self.data_offset
-        w.block_seq = self.base_seq
-        w.block_append_ns = self.prior_append_ns
-        w.block_event_min_ns = U64_MAX
-        w.event_min_ns = U64_MAX
+        walk_start(
+            w, self.data_offset, self.base_seq, self.prior_append_ns, self.prior_event_max_ns,
+            self.prior_monotone)
 
     def walk(self, uint64_t limit, *, resume=None, uint64_t index_from=0, bint check_crc=True, bint write_index=False):
         """Walk valid batches up to ``limit``; return (fields, state, offset of the bad frame).
@@ -498,43 +536,139 @@ cdef class SegmentMap:
         count[0] = self.own_index_count
         return self.own_index
 
-    cdef uint64_t seek(self, LogCore log, uint64_t seq, uint64_t limit) except? 0:
+    cdef uint64_t next_valid(
+        self, uint64_t bad_at, uint64_t limit, uint64_t seq, uint64_t seq_max, uint64_t append_ns,
+        bint holes, uint64_t *budget,
+    ) noexcept nogil:
+        """Offset of the next valid frame behind the damaged one at ``bad_at``; 0 if there is none."""
+        cdef Search s
+        cdef Find found
+        if limit - bad_at < PSK_FRAME_HEADER_BYTES:
+            return 0
+        search_begin(&s, self.base + bad_at, bad_at, limit, seq, append_ns, holes, budget[0])
+        s.seq_max = seq_max
+        s.batch_limit = self.readable_end()
+        found = find_frame(&s, self.base, 0, limit)
+        budget[0] = s.budget
+        return s.at if found == FIND_HIT else 0
+
+    cdef uint64_t seek(self, LogCore log, uint64_t seq, uint64_t limit, bint skip=False) except? 0:
         """Offset of the first event with a seq of at least ``seq``.
 
-        If there is none: of the roll frame, or ``limit`` in a segment that has not rolled.
+        If there is none: of the roll frame, or ``limit`` in a segment that has not rolled. Damage
+        on the way there is passed over. Damage where the event should be is an error; with
+        ``skip`` the next event that is valid counts.
         """
-        cdef uint64_t count = 0, block, at, next_at, total = 0
+        cdef uint64_t count = 0, block, at, next_at, found = 0
         cdef char *index = self.index_for(log, &count)
         cdef char *entry
-        cdef FrameState state
-        cdef const char *p
-        at = self.data_offset
         block = index_find(index, count, seq)
-        if block:
+        while block:
             entry = index + (block - 1) * PSK_INDEX_ENTRY_BYTES
             at = psk_get64(entry + PSK_INDEX_ENTRY_OFFSET)
-            if at < self.data_offset or at > limit or at % 8:
-                raise self.damage(at, FRAME_LENGTH)
-            if block < count:
-                next_at = psk_get64(entry + PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_OFFSET)
-                if next_at > at and next_at < limit:
-                    prefetch_frames(
-                        self.base, at, next_at,
-                        psk_get64(entry + PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_SEQ)
-                        - psk_get64(entry + PSK_INDEX_ENTRY_SEQ),
-                        seq - psk_get64(entry + PSK_INDEX_ENTRY_SEQ))
+            if self.data_offset <= at < limit and at % 8 == 0:
+                if block < count:
+                    next_at = psk_get64(entry + PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_OFFSET)
+                    if next_at > at and next_at < limit:
+                        prefetch_frames(
+                            self.base, at, next_at,
+                            psk_get64(entry + PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_SEQ)
+                            - psk_get64(entry + PSK_INDEX_ENTRY_SEQ),
+                            seq - psk_get64(entry + PSK_INDEX_ENTRY_SEQ))
+                if self.seek_from(at, True, seq, limit, skip, &found):
+                    return found
+            block -= 1  # the entry, or the frame that it names, is damaged: begin further up
+        self.seek_from(self.data_offset, False, seq, limit, skip, &found)
+        return found
+
+    cdef bint seek_from(
+        self, uint64_t at, bint indexed, uint64_t seq, uint64_t limit, bint skip, uint64_t *found
+    ) except -1:
+        """``seek`` from one frame on; False if an index entry led to what cannot be that frame."""
+        cdef uint64_t total = 0, here, previous = 0, want = 0, want_before = 0, bad_at, next_at
+        cdef uint64_t budget = 4 * (limit - at) if limit > at else 0
+        cdef bint holes = self.generation > 0
+        cdef FrameState state
+        cdef const char *p
+        if not indexed:
+            want = self.base_seq
         while at < limit:
             p = self.base + at
             state = frame_check(p, limit - at, False, &total)
+            if state == FRAME_GOOD:
+                here = psk_get64(p + PSK_FRAME_SEQ)
+                if (
+                    (want and here != want and (here < want or not holes))
+                    or (previous and psk_get32(p + PSK_FRAME_BACK) != at - previous)
+                    or (indexed and here > seq)
+                ):
+                    state = FRAME_ORDER
+                elif p[PSK_FRAME_KIND] == PSK_KIND_ROLL or here > seq:  # before it ends the search
+                    state = frame_check(p, limit - at, True, &total)
             if state != FRAME_GOOD:
-                raise self.damage(at, state)
+                if indexed:
+                    return False
+                bad_at = at
+                if previous and frame_check(self.base + previous, limit - previous, True, &total) != FRAME_GOOD:
+                    bad_at = previous  # its length may be what is wrong
+                    want = want_before
+                next_at = self.next_valid(bad_at, limit, want, U64_MAX, 0, holes, &budget)
+                if next_at == 0 and not skip:
+                    raise self.damage(bad_at, state, want - 1)
+                if next_at == 0:
+                    break
+                want = psk_get64(self.base + next_at + PSK_FRAME_SEQ)
+                if seq < want and not skip:
+                    raise self.damage(bad_at, state)
+                at = next_at
+                previous = 0
+                continue
             if is_event(p):
-                if psk_get64(p + PSK_FRAME_SEQ) >= seq:
-                    return at
+                if here >= seq:
+                    found[0] = at
+                    return True
+                here += 1
             elif p[PSK_FRAME_KIND] == PSK_KIND_ROLL:
-                return at
+                found[0] = at
+                return True
+            indexed = False
+            want_before = here - 1 if is_event(p) else here
+            want = here
+            previous = at
             at += total
-        return limit
+        found[0] = limit
+        return True
+
+    cdef uint64_t last_valid(
+        self, LogCore log, uint64_t end, uint64_t seq_max, uint64_t *budget
+    ) except? 0:
+        """Offset of the last valid frame that ends at or before ``end``; 0 if there is none."""
+        cdef uint64_t low = 0, high, middle, start, at, total = 0, found = 0, count = 0
+        cdef char *index = self.index_for(log, &count)
+        high = count
+        while low < high:  # blocks that begin before `end`
+            middle = (low + high) >> 1
+            if psk_get64(index + middle * PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_OFFSET) < end:
+                low = middle + 1
+            else:
+                high = middle
+        while True:
+            start = self.data_offset
+            if low:
+                start = psk_get64(index + (low - 1) * PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_OFFSET)
+                if start < self.data_offset or start % 8 or start >= end:
+                    start = self.data_offset
+            at = start
+            with nogil:
+                while at and at < end:
+                    if frame_check(self.base + at, end - at, True, &total) == FRAME_GOOD:
+                        found = at
+                        at += total
+                    else:
+                        at = self.next_valid(at, end, self.base_seq, seq_max, 0, True, budget)
+            if found or start == self.data_offset:
+                return found
+            low -= 1
 
     cdef uint64_t last_offset(self, LogCore log, uint64_t limit) except? 0:
         """Offset of the last frame below ``limit``, or 0."""
@@ -587,29 +721,27 @@ cdef class SegmentMap:
         The frames of one batch whose first frame was never published do not count: that is what
         a writer leaves that died inside a batch.
         """
-        cdef uint64_t at = start, total = 0, back
+        cdef Search s
+        cdef uint64_t back
         cdef bint found = False
         if limit > self.mapped or limit > self.file_bytes:
             raise Internal(f"{self.path}: cannot look up to {limit}")
+        if start + PSK_FRAME_HEADER_BYTES > limit:
+            return False
         with nogil:
-            while at + PSK_FRAME_HEADER_BYTES <= limit and not found:
-                if psk_get32(self.base + at) == 0 or (
-                    frame_check(self.base + at, limit - at, True, &total) != FRAME_GOOD
-                ):
-                    at += 8
-                    continue
-                back = psk_get32(self.base + at + PSK_FRAME_BACK)
+            search_begin(
+                &s, self.base + start, start, limit, seq, 0, self.generation > 0, 4 * (limit - start))
+            s.eager = True
+            while not found and find_frame(&s, self.base, 0, limit) == FIND_HIT:
+                back = psk_get32(self.base + s.at + PSK_FRAME_BACK)
                 found = (
-                    is_event(self.base + at)
-                    and psk_get64(self.base + at + PSK_FRAME_SEQ) >= seq
-                    and psk_get32(self.base + at + PSK_FRAME_BATCH_LEFT) == 0
-                    and not (
-                        0 < back <= at - self.data_offset
-                        and psk_get32(self.base + at - back + PSK_FRAME_BATCH_LEFT) == 1
-                    )
+                    is_event(self.base + s.at)
+                    and psk_get32(self.base + s.at + PSK_FRAME_BATCH_LEFT) == 0
+                    and psk_get32(self.base + s.at - back + PSK_FRAME_BATCH_LEFT) != 1
                 )
-                at += total
-        return bool(found)
+                s.jumping = False
+                s.at += align8(PSK_FRAME_HEADER_BYTES + <uint64_t>psk_get32(self.base + s.at) - 1)
+        return bool(found or s.budget == 0)
 
     def topics(self, uint64_t start, uint64_t limit):
         """The distinct topics of the events from ``start`` to ``limit``, as a set of bytes."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from typing import TypeVar
 
 from penstock import _core, files, segment
 from penstock import layout as L
@@ -18,6 +19,7 @@ from penstock.settings import Settings
 from penstock.store import Store
 
 Progress = Callable[[int, int], None]
+T = TypeVar("T")
 
 _STEP = 8 << 20
 
@@ -26,22 +28,34 @@ def backup(
     store: Store, head: int, settings: Settings, target: str, progress: Progress | None
 ) -> int:
     """Copy every segment up to ``head``; returns the last seq copied."""
+    return new_directory(
+        target,
+        settings.dir_mode,
+        lambda partial: _copy_all(store, head, settings, partial, progress),
+    )
+
+
+def new_directory(target: str, mode: int, fill: Callable[[str], T]) -> T:
+    """Make a directory that is whole and on the device when it gets its name; what ``fill`` says.
+
+    It is filled under a temporary name, which goes away again if that fails.
+    """
     if os.path.lexists(target):
         raise AlreadyExists(
             f"{target}: something is there already; give the path of a new directory"
         )
     parent = os.path.dirname(os.path.abspath(target))
     partial = f"{target.rstrip('/')}.partial-{_core.now_ns()}"
-    files.make_dir(partial, settings.dir_mode)
+    files.make_dir(partial, mode)
     try:
-        last = _copy_all(store, head, settings, partial, progress)
+        filled = fill(partial)
         _sync_directory(partial)
         files.rename(partial, target)
         _sync_directory(parent)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    return last
+    return filled
 
 
 def _sync_directory(path: str) -> None:

@@ -23,11 +23,12 @@ import os
 import struct
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from penstock import _core, files
 from penstock import layout as L
 from penstock._core import Control
-from penstock.errors import Busy, Io, NotFound, PenstockError
+from penstock.errors import Busy, Io, NotFound, PenstockError, from_os
 
 NAME = "control"
 TEMPORARY = "control.tmp"
@@ -86,6 +87,8 @@ def build(directory: str, uuid: bytes, words: Words, mode: int) -> None:
             struct.pack_into("<Q", page, at, value)
         files.write_at(fd, bytes(page), 0, temporary)
         _core.fail_point("control.written")
+        # Over an old file, ext4 would write the new one out first, and whoever opens would wait.
+        files.unlink(os.path.join(directory, NAME))
         files.rename(temporary, os.path.join(directory, NAME))
         _core.fail_point("control.renamed")
     finally:
@@ -118,6 +121,21 @@ def _check(fd: int, path: str) -> str | None:
 
 def old_words(directory: str, uuid: bytes) -> Words | None:
     """The words of a control file from this boot that nobody uses any more, as a hint."""
+    found = peek(directory)
+    return found.words if found is not None and found.uuid == uuid else None
+
+
+@dataclass(frozen=True, slots=True)
+class Peek:
+    """A control file of this boot, as it was for a moment."""
+
+    uuid: bytes
+    words: Words
+    live: bool  # somebody who may append has it open
+
+
+def peek(directory: str) -> Peek | None:
+    """Look at control without attaching to it; None if there is none that can be used."""
     path = os.path.join(directory, NAME)
     try:
         fd = files.open_file(path, write=False)
@@ -126,12 +144,16 @@ def old_words(directory: str, uuid: bytes) -> Words | None:
     try:
         if _check(fd, path) is not None:
             return None
+        live = _core.has_writers(fd)
         page = files.read_at(fd, L.CONTROL_BYTES, 0, path)
+    except PenstockError:
+        return None
     finally:
         files.close(fd)
-    if page[L.C_UUID : L.C_UUID + 16] != uuid:
+    if len(page) < L.CONTROL_BYTES:
         return None
-    return {at: struct.unpack_from("<Q", page, at)[0] for at in range(0, L.CONTROL_BYTES, 8)}
+    words = {at: struct.unpack_from("<Q", page, at)[0] for at in range(0, L.CONTROL_BYTES, 8)}
+    return Peek(page[L.C_UUID : L.C_UUID + 16], words, live)
 
 
 def _open(directory: str, *, write: bool, token: bool) -> tuple[Control | None, str]:
@@ -156,7 +178,10 @@ def _open(directory: str, *, write: bool, token: bool) -> tuple[Control | None, 
     if why is not None:
         files.close(fd)
         return None, why
-    mapped = Control(fd, write, token)
+    try:
+        mapped = Control(fd, write, token)
+    except OSError as error:
+        raise from_os(error, "mapping", path) from error
     if files.same_file(mapped.fd, path):
         return mapped, ""
     mapped.close()

@@ -22,8 +22,7 @@ from __future__ import annotations
 import logging
 import struct
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from penstock import _core, files, segment
 from penstock import layout as L
@@ -35,6 +34,8 @@ from penstock.store import Store
 
 logger = logging.getLogger("penstock")
 
+_WORDS = struct.Struct(f"<{(L.C_NOTIFY - L.C_HEAD) // 8}Q")
+
 
 def poisoned_error(path: str) -> Poisoned:
     """The error for who wants to append or sync behind a failed sync."""
@@ -44,20 +45,41 @@ def poisoned_error(path: str) -> Poisoned:
     )
 
 
-@contextmanager
-def poisoning(control: Control | None) -> Iterator[None]:
-    """Have a failed sync inside the block stop appends and syncs in every process.
+class poisoning:
+    """Has a failed sync inside the block stop appends and syncs in every process.
 
     Without control nobody else has the log open, and the error alone is enough.
     """
-    try:
-        yield
-    except PenstockError as error:
-        if control is not None:
-            control.put(L.C_POISONED, 1)
-            control.wake_all()
+
+    __slots__ = ("_control",)
+
+    def __init__(self, control: Control | None) -> None:
+        self._control = control
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, PenstockError) and self._control is not None:
+            self._control.put(L.C_POISONED, 1)
+            self._control.wake_all()
             logger.error("a sync failed, so nothing more is appended: %s", error)
-        raise
+
+
+class Snapshot:
+    """Control's words of one moment, by their offsets."""
+
+    __slots__ = ("_words", "in_order")
+
+    def __init__(self, page: bytes) -> None:
+        self._words = _WORDS.unpack_from(page, L.C_HEAD)
+        suspect = int.from_bytes(page[L.C_SUSPECT : L.C_SUSPECT + 4], "little")
+        # Whether no dead writer has left something to repair.
+        self.in_order = not suspect and self[L.C_HEAD] == self[L.C_RESERVED]
+
+    def __getitem__(self, at: int) -> int:
+        word: int = self._words[(at - L.C_HEAD) >> 3]
+        return word
 
 
 def sync_to(
@@ -94,12 +116,12 @@ def sync_to(
         control.sync_wait(seen, left)
 
 
-def sync(store: Store, control: Control, active: SegmentMap | None, words: bytes) -> None:
+def sync(store: Store, control: Control, active: SegmentMap | None, words: Snapshot) -> None:
     """Have everything up to the head in ``words`` on the device; under the sync lock."""
-    base = _word(words, L.C_ACTIVE_BASE)
+    base = words[L.C_ACTIVE_BASE]
     again = _begin(control)
     _sync_finished(store, control, base, again)
-    if active is None or active.number != _word(words, L.C_HEAD) >> 32 or again:
+    if active is None or active.number != words[L.C_HEAD] >> 32 or again:
         _sync_one(store, control, base, again)
     else:
         with poisoning(control):
@@ -107,14 +129,14 @@ def sync(store: Store, control: Control, active: SegmentMap | None, words: bytes
     _core.fail_point("sync.synced")
     _checkpoint(store, control, active, words)
     _core.fail_point("sync.checkpointed")
-    _end(control, base, _word(words, L.C_HEAD), _word(words, L.C_NEXT_SEQ) - 1)
+    _end(control, base, words[L.C_HEAD], words[L.C_NEXT_SEQ] - 1)
 
 
-def sync_finished(store: Store, control: Control, words: bytes) -> None:
+def sync_finished(store: Store, control: Control, words: Snapshot) -> None:
     """Have every segment before the active one on the device; under the sync lock."""
-    base = _word(words, L.C_ACTIVE_BASE)
+    base = words[L.C_ACTIVE_BASE]
     _sync_finished(store, control, base, _begin(control))
-    start = position(_word(words, L.C_HEAD) >> 32, 0)
+    start = position(words[L.C_HEAD] >> 32, 0)
     _end(control, base, start, base - 1)
 
 
@@ -128,8 +150,8 @@ def _begin(control: Control) -> bool:
 
 def _end(control: Control, base: int, durable_pos: int, durable_seq: int) -> None:
     control.put(L.C_DURABLE_BASE, base)
-    control.put(L.C_DURABLE_POS, durable_pos)
     control.put(L.C_DURABLE_SEQ, durable_seq)
+    control.put(L.C_DURABLE_POS, durable_pos)  # last: who waited for it reads durable_seq
     control.put32(L.C_SYNCING, 0)
     control.add(L.C_SYNCS)
     control.wake()
@@ -141,17 +163,6 @@ def _sync_finished(store: Store, control: Control, active_base: int, again: bool
         for base in store.bases(fresh=True):
             if since <= base < active_base:
                 _sync_one(store, control, base, again)
-
-
-def in_order(words: bytes) -> bool:
-    """Whether no dead writer has left something to repair."""
-    suspect = int.from_bytes(words[L.C_SUSPECT : L.C_SUSPECT + 4], "little")
-    return not suspect and _word(words, L.C_HEAD) == _word(words, L.C_RESERVED)
-
-
-def _word(words: bytes, at: int) -> int:
-    value: int = struct.unpack_from("<Q", words, at)[0]
-    return value
 
 
 def _sync_one(store: Store, control: Control, base_seq: int, again: bool) -> None:
@@ -168,9 +179,9 @@ def _sync_one(store: Store, control: Control, base_seq: int, again: bool) -> Non
         files.sync_data(m.fd, m.path)
 
 
-def _checkpoint(store: Store, control: Control, active: SegmentMap | None, words: bytes) -> None:
+def _checkpoint(store: Store, control: Control, active: SegmentMap | None, words: Snapshot) -> None:
     """Write the slot that speaks of a sync. Without it the sync holds all the same."""
-    head = _word(words, L.C_HEAD)
+    head = words[L.C_HEAD]
     newest = control.get(L.C_SLOT)
     generation = newest & 0xFFFFFFFF if newest >> 32 == head >> 32 else 1
     slot = slot_of(words, generation + 1)
@@ -178,7 +189,7 @@ def _checkpoint(store: Store, control: Control, active: SegmentMap | None, words
         if active is not None and active.number == head >> 32:
             write_slot(active.fd, slot, active.path)
         else:
-            path = store.file(_word(words, L.C_ACTIVE_BASE))
+            path = store.file(words[L.C_ACTIVE_BASE])
             fd = files.open_file(path, write=True)
             try:
                 write_slot(fd, slot, path)
@@ -189,19 +200,19 @@ def _checkpoint(store: Store, control: Control, active: SegmentMap | None, words
         logger.warning("%s: no checkpoint was written: %s", store.path, error)
 
 
-def slot_of(words: bytes, generation: int) -> Slot:
+def slot_of(words: Snapshot | Words, generation: int) -> Slot:
     """The checkpoint for the state that ``words`` describe."""
     return Slot(
         generation=generation,
-        offset=_word(words, L.C_HEAD) & 0xFFFFFFFF,
-        last_frame=_word(words, L.C_LAST_FRAME),
-        last_seq=_word(words, L.C_NEXT_SEQ) - 1,
-        last_append_ns=_word(words, L.C_LAST_APPEND_NS),
-        settings_offset=_word(words, L.C_SETTINGS_POS) & 0xFFFFFFFF,
-        index_count=_word(words, L.C_INDEX_COUNT),
-        event_max_ns=_word(words, L.C_EVENT_MAX_NS),
-        producer_offset=_word(words, L.C_PRODUCER_POS) & 0xFFFFFFFF,
-        monotone=bool(_word(words, L.C_FLAGS) & L.CONTROL_FLAG_MONOTONE),
+        offset=words[L.C_HEAD] & 0xFFFFFFFF,
+        last_frame=words[L.C_LAST_FRAME],
+        last_seq=words[L.C_NEXT_SEQ] - 1,
+        last_append_ns=words[L.C_LAST_APPEND_NS],
+        settings_offset=words[L.C_SETTINGS_POS] & 0xFFFFFFFF,
+        index_count=words[L.C_INDEX_COUNT],
+        event_max_ns=words[L.C_EVENT_MAX_NS],
+        producer_offset=words[L.C_PRODUCER_POS] & 0xFFFFFFFF,
+        monotone=bool(words[L.C_FLAGS] & L.CONTROL_FLAG_MONOTONE),
     )
 
 
@@ -229,12 +240,9 @@ def settle(store: Store, dir_fd: int, words: Words) -> Words:
         files.sync_data(m.fd, m.path)
         _core.fail_point("open.settled")
     files.sync_dir(dir_fd, store.path)
-    page = bytearray(L.CONTROL_BYTES)
-    for at, value in words.items():
-        struct.pack_into("<Q", page, at, value)
     same = words[L.C_SLOT] >> 32 == head >> 32
     generation = words[L.C_SLOT] & 0xFFFFFFFF if same else 1
-    write_slot(m.fd, slot_of(bytes(page), generation + 1), m.path)
+    write_slot(m.fd, slot_of(words, generation + 1), m.path)
     return words | {
         L.C_DURABLE_SEQ: words[L.C_NEXT_SEQ] - 1,
         L.C_DURABLE_POS: head,

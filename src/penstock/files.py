@@ -10,23 +10,42 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
+import stat
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from penstock import _core
-from penstock.errors import Busy, Permission, from_os
+from penstock.errors import Busy, PenstockError, Usage, WrongType, from_os
 
 _PUNCH_HOLE = 0x02
 _KEEP_SIZE = 0x01
 
 
-@contextmanager
-def _doing(what: str, path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise from_os(error, what, path) from error
+class _doing:
+    """Gives an OSError of its block the type and the words that it deserves."""
+
+    __slots__ = ("_path", "_what")
+
+    def __init__(self, what: str, path: str) -> None:
+        self._what = what
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, OSError) and not isinstance(error, PenstockError):
+            raise from_os(error, self._what, self._path) from error
+
+
+def path_text(path: str | os.PathLike[str]) -> str:
+    """A path as text, checked before anything is touched."""
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
+    if not isinstance(text, str):
+        raise WrongType(f"a path is str or path-like, not {type(path).__name__}")
+    if "\0" in text or not text:
+        raise Usage(f"{text!r} is not a path")
+    return text
 
 
 def open_dir(path: str) -> int:
@@ -36,10 +55,10 @@ def open_dir(path: str) -> int:
 
 
 def open_file(path: str, *, write: bool) -> int:
-    """Open an existing file; a symbolic link in the last place is refused."""
+    """Open an existing file; a link in the last place is refused, and a pipe never blocks."""
     with _doing("opening", path):
         mode = os.O_RDWR if write else os.O_RDONLY
-        return os.open(path, mode | os.O_CLOEXEC | os.O_NOFOLLOW)
+        return os.open(path, mode | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def create_file(path: str, mode: int) -> int:
@@ -56,24 +75,15 @@ def create_file(path: str, mode: int) -> int:
 
 
 def make_dir(path: str, mode: int) -> bool:
-    """Create a directory and its parents; False if it was there.
-
-    The parents are on the device then. The directory itself is once `sync_parent` has seen to it.
-    """
+    """Create a directory and its parents; False if it was there."""
     with _doing("creating", path):
         parent = os.path.dirname(os.path.abspath(path))
-        missing = []
-        while not os.path.lexists(parent):
-            missing.append(parent)
-            parent = os.path.dirname(parent)
-        for directory in reversed(missing):
-            os.makedirs(directory, exist_ok=True)
-            sync_parent(directory)
+        os.makedirs(parent, exist_ok=True)
         try:
             os.mkdir(path, mode)
         except FileExistsError:
             return False
-        os.chmod(path, mode)
+        os.chmod(path, mode | os.stat(path).st_mode & stat.S_ISGID)  # the group is the parent's
         return True
 
 
@@ -102,6 +112,47 @@ def unlink(path: str) -> bool:
         except FileNotFoundError:
             return False
         return True
+
+
+def is_dir(path: str) -> bool | None:
+    """Whether a directory has that name; None if nothing has. Not being let look is an error."""
+    with _doing("looking at", path):
+        try:
+            return stat.S_ISDIR(os.stat(path).st_mode)
+        except FileNotFoundError:
+            return False if os.path.lexists(path) else None
+        except NotADirectoryError:
+            return None
+
+
+def keep_as(path: str, kept: str) -> None:
+    """Have what ``path`` names under ``kept`` too, so that the name can be given to another file.
+
+    A file gets a second name, or is copied where it cannot; anything else is moved.
+    """
+    with _doing("keeping", path):
+        if not os.path.isfile(path) or os.path.islink(path):
+            os.rename(path, kept)
+            return
+        try:
+            os.link(path, kept)
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+                raise
+            partial = f"{kept}.tmp"
+            shutil.copyfile(path, partial)
+            with open(partial, "rb") as copy:
+                os.fsync(copy.fileno())
+            os.rename(partial, kept)
+
+
+def remove_tree(path: str) -> None:
+    """Delete a directory and all in it, or a file; nothing if it is not there."""
+    with _doing("deleting", path):
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        elif os.path.lexists(path):
+            os.unlink(path)
 
 
 def exists(path: str) -> bool:
@@ -143,20 +194,20 @@ def sync_dir(fd: int, path: str) -> None:
         os.fsync(fd)
 
 
-def sync_parent(path: str) -> None:
-    """Have the name of a directory on the device.
-
-    A parent that one may not read cannot be synced. Whoever gave one the directory saw to that.
-    """
-    parent = os.path.dirname(os.path.abspath(path))
-    try:
-        fd = open_dir(parent)
-    except Permission:
-        return
-    try:
-        sync_dir(fd, parent)
-    finally:
-        close(fd)
+def sync_way(path: str) -> None:
+    """Have the names on the device that lead to ``path``, as far as its file system goes."""
+    with _doing("syncing the way to", path):
+        at = os.path.realpath(path)
+        device = os.stat(at).st_dev
+        while at != (at := os.path.dirname(at)) and os.stat(at).st_dev == device:
+            try:
+                fd = os.open(at, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except PermissionError:
+                continue  # who may not look there has made nothing there
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
 
 
 def allocate(fd: int, start: int, stop: int, path: str) -> None:

@@ -14,13 +14,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Self
 
-from penstock import _core, control, durability, files, recovery, segment
+from penstock import _core, control, durability, ending, files, recovery, segment
 from penstock import layout as L
 from penstock._core import Control, LogCore, SegmentMap
+from penstock.durability import Snapshot
+from penstock.ending import Active
 from penstock.errors import Busy, Closed, Io, NotFound, PenstockError, Permission
 from penstock.filesystem import check_file_system
 from penstock.producers import Follower
-from penstock.recovery import Active
 from penstock.segment import Header
 from penstock.settings import Settings
 from penstock.steward.ahead import Ahead
@@ -48,6 +49,7 @@ class Handle(LogCore):
         any_file_system: bool,
         sync_seconds: float | None = None,
         sync_events: int | None = None,
+        private: Header | None = None,
     ) -> None:
         self._closed = True  # until it is open
         self.path = path
@@ -61,6 +63,7 @@ class Handle(LogCore):
         self._ahead: Ahead | None = None
         self._settings_seen: tuple[int, Settings] | None = None
         self._dir_generation = 0
+        self._private = private  # header of the first segment of a log that another will take over
         self._sync_seconds = sync_seconds
         self._sync_events = sync_events
         self._syncer: Syncer | None = None
@@ -68,10 +71,7 @@ class Handle(LogCore):
         self._guard = threading.Lock()
         self._store = Store(path, None, self._recent, _active_base_of(self))
         self._attach(settings if create else None)
-        if sync_seconds is not None:
-            self._sync_next = 0
-        elif sync_events is not None:
-            self._sync_next = self._next_seq() - 1 + sync_events
+        self._plan_sync()
 
     def _attach(self, new: Settings | None) -> None:
         """Open the directory, hold it, and get at control or, reading, at the frames alone."""
@@ -118,16 +118,18 @@ class Handle(LogCore):
                 raise NotFound(f"{self.path}: there is no log here; create it first")
         recovery.sweep(self.path, store.names)
         if not found and new is not None:
-            recovery.create_first(self.path, dir_fd, new)
+            if self._private is None:
+                files.sync_way(self.path)
+            recovery.create_first(self.path, dir_fd, new, self._private)
             store.forget()
-        uuid = recovery.settle_uuid(store)
+        uuid = ending.settle_uuid(store)
         hint = control.old_words(self.path, uuid)
         # Nobody vouches for what lies behind the last checkpoint if the machine has booted since,
         # if a sync failed, or if a process died in one and may have been the only one to know.
         trusted = hint is not None and not hint[L.C_POISONED] and not hint[L.C_SYNCING] & 0xFFFFFFFF
         try:
             active = recovery.recover(store, dir_fd, hint, fresh=False)
-            words = active.words() | recovery.vouched(store).words()
+            words = active.words() | ending.vouched(store).words(active)
             if not trusted:
                 words = durability.settle(store, dir_fd, words)
         except Io:
@@ -141,9 +143,9 @@ class Handle(LogCore):
         """Without live control: find the end in the frames."""
         if not self._store.bases(fresh=True):
             raise NotFound(f"{self.path}: there is no log here")
-        uuid = recovery.settle_uuid(self._store)
+        uuid = ending.settle_uuid(self._store)
         hint = control.old_words(self.path, uuid)
-        self._static = recovery.find_end(self._store, hint=hint, write=False)
+        self._static = ending.find_end(self._store, hint=hint, write=False)
         self._store.keep(self._static.map)
         self._static_head = self._static.head
 
@@ -162,7 +164,7 @@ class Handle(LogCore):
         if not active.map.data_end:
             active.walk, _, _ = active.map.walk(active.map.grown(), resume=active.walk)
         if active.walk["rolled"] and files.exists(self._store.file(active.walk["next_seq"])):
-            active = self._static = recovery.find_end(self._store, hint=None, write=False)
+            active = self._static = ending.find_end(self._store, hint=None, write=False)
         self._static_head = active.head
 
     def _shares_memory(self, dir_fd: int) -> bool:
@@ -185,6 +187,7 @@ class Handle(LogCore):
             self._active_map = None
             self._header = None
             self._attach(None)
+            self._plan_sync()
 
     def close(self) -> None:
         """Release every descriptor and map. Closing twice is fine; events stay readable.
@@ -199,9 +202,11 @@ class Handle(LogCore):
             raise failed
 
     def _checkpoint(self) -> PenstockError | None:
-        """The last writer to close leaves everything on the device; the error if it cannot."""
+        """The last writer to close leaves everything on the device; the error if a sync fails."""
         attached = self._ctl
         if not self._writable or attached is None or self._inherited or attached.has_writers():
+            return None
+        if self._private is not None:
             return None
         try:
             if not attached.get(L.C_POISONED):
@@ -209,7 +214,9 @@ class Handle(LogCore):
         except Busy:  # a stopped process holds the log; the next opener does without
             return None
         except PenstockError as error:
-            return error
+            if attached.get(L.C_POISONED):
+                return error
+            logger.warning("%s: was closed without a checkpoint: %s", self.path, error)
         return None
 
     def _release(self) -> None:
@@ -310,10 +317,17 @@ class Handle(LogCore):
                 raise self._closed_error()
             self._header = header
             self._active_map = m
+            if os.path.basename(name) in self._store.spurious:
+                self._store.readmit(header.base_seq)
             self._store.keep(m)
         return m, header
 
     def _roll(self, attached: Control, m: SegmentMap, header: Header) -> None:
+        roll(self.path, attached.dir_fd, attached, self._state(attached, m, header))
+        self._map_active(attached)
+
+    def _state(self, attached: Control, m: SegmentMap, header: Header) -> Active:
+        """Under the write lock, with the log in order: the active segment and where it ends."""
         walk, _, _ = m.walk(header.data_offset)
         walk |= {
             "offset": attached.get(L.C_HEAD) & 0xFFFFFFFF,
@@ -325,8 +339,7 @@ class Handle(LogCore):
             "settings_offset": attached.get(L.C_SETTINGS_POS) & 0xFFFFFFFF,
             "producer_offset": attached.get(L.C_PRODUCER_POS) & 0xFFFFFFFF,
         }
-        roll(self.path, attached.dir_fd, attached, Active(m, header, walk))
-        self._map_active(attached)
+        return Active(m, header, walk)
 
     def _roll_for(self, nbytes: int) -> bool:
         """Roll to a larger segment if the settings have one that takes ``nbytes`` bytes."""
@@ -360,7 +373,7 @@ class Handle(LogCore):
         """Have the keeper allocate, prepare and seal. It never raises: the append is done."""
         try:
             self._ask_keeper()
-        except (PenstockError, OSError, RuntimeError) as error:
+        except (PenstockError, OSError, RuntimeError, MemoryError) as error:
             logger.debug("%s: maintenance put off: %s", self.path, error)
 
     def _ask_keeper(self) -> None:
@@ -373,7 +386,9 @@ class Handle(LogCore):
                 return
             if self._ahead is None or self._keeper is None:
                 assert self._store.uuid is not None
-                self._ahead = Ahead(self.path, self._store.uuid, attached)
+                self._ahead = Ahead(
+                    self.path, self._store.uuid, attached, seals=self._private is None
+                )
                 self._keeper = Keeper(os.path.basename(self.path), self._ahead.work)
             self._ahead.active = (m, header, settings)
             self._keeper.ask()
@@ -390,10 +405,10 @@ class Handle(LogCore):
         attached = self._live()
 
         def run() -> None:
-            words = attached.words_when_still(timeout)
-            while not durability.in_order(words):
+            words = Snapshot(attached.words_when_still(timeout))
+            while not words.in_order:
                 self._make_ready(0, timeout)
-                words = attached.words_when_still(timeout)
+                words = Snapshot(attached.words_when_still(timeout))
             durability.sync(self._store, attached, self._active_map, words)
 
         durability.sync_to(self.path, attached, word, goal, timeout, run)
@@ -404,7 +419,7 @@ class Handle(LogCore):
         attached = self._ctl
         if attached is not None:
             return attached.get(L.C_DURABLE_SEQ)
-        return min(recovery.vouched(self._store).seq, self._next_seq() - 1)
+        return min(ending.vouched(self._store).seq, self._next_seq() - 1)
 
     def _sync_soon(self, *, now: bool) -> None:
         """Have a thread of this handle sync; a failure is told by the next append or sync."""
@@ -415,15 +430,22 @@ class Handle(LogCore):
                 self._syncer = Syncer(self, self._sync_seconds, self._sync_events)
             self._syncer.ask(now=now)
 
+    def _plan_sync(self) -> None:
+        """Say which append of this handle is the first to have a periodic sync follow it."""
+        if self._sync_seconds is not None:
+            self._sync_next = 0
+        elif self._sync_events is not None:
+            self._sync_next = self._next_seq() - 1 + self._sync_events
+
     def _sync_due(self) -> None:
         """Appends have passed ``_sync_next``. It never raises: the append is done."""
         try:
             self._sync_soon(now=False)
-        except (PenstockError, RuntimeError) as error:
+        except (PenstockError, OSError, RuntimeError, MemoryError) as error:
             logger.debug("%s: sync put off: %s", self.path, error)
 
-    def _produced(self, who: bytes, n: int, count: int) -> tuple[int | None, int]:
-        """First seq of what the producer appended under ``n``, if it did; and the table's place."""
+    def _produced(self, who: bytes, n: int) -> tuple[range | None, int]:
+        """The seqs of what the producer appended under ``n``, if it did; and the table's place."""
         self._check_writable()
         self._head()  # opens the log anew in a child
         attached = self._live()
@@ -433,7 +455,7 @@ class Handle(LogCore):
                 m, header = self._active_map, self._header
                 if m is not None and header is not None and m.number == pos >> 32:
                     table = self._producers.up_to(m, header, pos & 0xFFFFFFFF)
-                    return table.repeated(self.path, who, n, count), pos
+                    return table.done(self.path, who, n), pos
             self._make_ready(0, None)
 
     def _next_seq(self) -> int:
@@ -458,6 +480,16 @@ class Handle(LogCore):
 
     def _segment_before(self, later: SegmentMap) -> SegmentMap | None:
         return self._store.before(later)
+
+    def _segment_after(self, seq: int) -> SegmentMap | None:
+        return self._store.after(seq)
+
+    def _segment_below(self, seq: int) -> SegmentMap | None:
+        return self._store.below(seq)
+
+    def _lowest_base(self) -> int:
+        """Base seq of the oldest segment, be it readable or not."""
+        return min(self._store.bases(), default=1)
 
     def _active_base(self) -> int:
         """Base seq of the segment that takes appends; 0 while that is being found out."""

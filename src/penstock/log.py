@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
 from penstock import files, segment
 from penstock.backup import backup as copy_log
 from penstock.errors import AlreadyExists, NotFound, PenstockError, Usage, WrongType
-from penstock.event import Buffer, Event
+from penstock.event import Buffer, Entry, Event, Headers
 from penstock.handle import Handle
 from penstock.layout import C_DURABLE_SEQ, C_POISONED
+from penstock.load import load_into
 from penstock.reader import SEQ_MAX, Reader, bounds, key_bytes, topic_bytes
+from penstock.repair import Plan
+from penstock.repair import repair as repair_log
+from penstock.report import Report
 from penstock.settings import Settings
 from penstock.stats import Stats, collect
 from penstock.steward import Steward
 from penstock.times import Time
+from penstock.verify import verify as verify_log
 
 OPEN_TIMEOUT = 10.0
 
@@ -42,7 +48,7 @@ class Log(Handle):
         return self._next_seq() - 1
 
     def __len__(self) -> int:
-        return max(0, self.last_seq - self.first_seq + 1)
+        return min(max(0, self.last_seq - self.first_seq + 1), sys.maxsize)
 
     def __bool__(self) -> bool:
         return True
@@ -77,12 +83,15 @@ class Log(Handle):
         reverse: bool = False,
         durable: bool = False,
         check: bool = True,
+        damaged: Literal["raise", "skip"] = "raise",
     ) -> Reader:
         """Events from seq ``start`` up to, not including, ``stop``, as the log stands now.
 
         ``since`` and ``until`` bound the events' own times likewise: since <= time < until. With
         ``reverse`` the newest comes first. ``durable`` leaves out what is not on the device yet.
-        ``check=False`` leaves the checksums unchecked.
+        ``check=False`` leaves the checksums unchecked. An event that is damaged raises `Corrupt`;
+        ``damaged="skip"`` goes on with the next one that is not, and ``reader.skipped`` counts
+        the seqs passed over.
 
         >>> log = penstock.open(path)
         >>> log.extend([b"a", b"b", b"c"])
@@ -92,13 +101,16 @@ class Log(Handle):
         >>> [event.seq for event in log.read(reverse=True)]
         [3, 2, 1]
         """
-        lowest, end, since_ns, until_ns = bounds(self, start, stop, since, until, durable)
+        lowest, end, since_ns, until_ns = bounds(
+            self, start, stop, since, until, durable, skip=damaged == "skip"
+        )
         return Reader(
             self,
             end if reverse else lowest,
             lowest if reverse else end,
             reverse=reverse,
             check=check,
+            damaged=damaged,
             topic=topic_bytes(topic),
             key=key_bytes(key),
             since_ns=since_ns,
@@ -115,6 +127,7 @@ class Log(Handle):
         spin: float = 0.0,
         durable: bool = False,
         check: bool = True,
+        damaged: Literal["raise", "skip"] = "raise",
     ) -> Reader:
         """Events from ``start`` on, waiting for more as they are appended.
 
@@ -122,7 +135,7 @@ class Log(Handle):
         Iteration ends when none has come for ``timeout`` seconds; never, if that is None. ``spin``
         is how many seconds to look for data without sleeping before each sleep: 0 sleeps at once,
         `math.inf` never sleeps and keeps a core busy. ``durable`` hands out an event only once it
-        is on the device.
+        is on the device. ``damaged`` is as in `read`.
 
         >>> log = penstock.open(path)
         >>> log.append(b"a")
@@ -143,6 +156,7 @@ class Log(Handle):
             first,
             SEQ_MAX,
             check=check,
+            damaged=damaged,
             topic=topic_bytes(topic),
             key=key_bytes(key),
             follows=True,
@@ -191,6 +205,45 @@ class Log(Handle):
             self._sync_soon(now=True)
         return last
 
+    def load(
+        self,
+        values: Iterable[Buffer | Entry],
+        *,
+        key: Buffer | None = None,
+        topic: str | None = None,
+        headers: Headers | None = None,
+        time: Time | None = None,
+        expect: int | None = None,
+        producer: tuple[str, int] | None = None,
+        durable: bool = False,
+        timeout: float | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> range:
+        """Append any amount of events as one atomic unit and return their seqs as a range.
+
+        Like `extend`, for more than fits a segment or memory: ``values`` is gone through once, and
+        written to private segments that become part of the log all at once, at the end. Others
+        append meanwhile; if they do, the events are numbered anew under the write lock. With
+        ``producer=(id, n)`` a repeat is a no-op: it returns the seqs of the first time, without
+        looking at ``values``. ``progress`` is called with the number of events written so far.
+
+        >>> log = penstock.open(path)
+        >>> log.load((b"%d" % i for i in range(100_000)), producer=("import", 1))
+        range(1, 100001)
+        >>> log.load([], producer=("import", 1))
+        range(1, 100001)
+        """
+        return load_into(
+            self,
+            values,
+            {"key": key, "topic": topic, "headers": headers, "time": time},
+            expect=expect,
+            producer=producer,
+            durable=durable,
+            timeout=timeout,
+            progress=progress,
+        )
+
     def wait_durable(self, seq: int, timeout: float | None = None) -> None:
         """Return when the event ``seq`` is on the device, syncing if nobody else does.
 
@@ -217,7 +270,7 @@ class Log(Handle):
                 found |= m.summary.topics
             else:
                 here = stop >> 32 == m.number
-                end = stop & 0xFFFFFFFF if here else m.data_end or m.end_of_frames(self)
+                end = m.published(stop) if here else m.data_end or m.end_of_frames(self)
                 found |= m.topics(m.data_offset, end)
             if stop >> 32 <= m.number:
                 break
@@ -243,7 +296,36 @@ class Log(Handle):
     def stats(self) -> Stats:
         """Counts and sizes of the log, and what happened to it since control was built."""
         self._head()
-        return collect(self.path, self._store, self._ctl, self.first_seq, self._next_seq())
+        return collect(
+            self.path,
+            self._store,
+            self._ctl,
+            self.first_seq,
+            self._next_seq(),
+            self._durable_seq(),
+        )
+
+    def verify(self, *, progress: Callable[[int, int], None] | None = None) -> Report:
+        """Check every frame of the log, index and footer, and what leads from segment to segment.
+
+        Writers may go on; what they append meanwhile is not looked at. Nothing is changed. See
+        :func:`penstock.verify`, which also takes logs that cannot be opened.
+        """
+        self._head()
+        return verify_log(self.path, progress=progress)
+
+    def repair(
+        self,
+        *,
+        to: str | os.PathLike[str] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Plan:
+        """Say how damage of the log can be repaired; with ``to``, write a repaired copy there.
+
+        To repair the log in place, close it in every process: see :func:`penstock.repair`.
+        """
+        self._head()
+        return repair_log(self.path, to=to, progress=progress)
 
     def backup(
         self, target: str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None
@@ -255,17 +337,7 @@ class Log(Handle):
         and bytes in all.
         """
         stop = self._head()
-        return copy_log(self._store, stop, self.settings, path_text(target), progress)
-
-
-def path_text(path: str | os.PathLike[str]) -> str:
-    """A path as text, checked before anything is touched."""
-    text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
-    if not isinstance(text, str):
-        raise WrongType(f"a path is str or path-like, not {type(path).__name__}")
-    if "\0" in text or not text:
-        raise Usage(f"{text!r} is not a path")
-    return text
+        return copy_log(self._store, stop, self.settings, files.path_text(target), progress)
 
 
 def open(
@@ -305,7 +377,7 @@ def open(
     >>> log.append(b"hello")
     1
     """
-    text = path_text(path)
+    text = files.path_text(path)
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
         raise WrongType(f"timeout is a number of seconds, or None; not {type(timeout).__name__}")
     if timeout is not None and not timeout >= 0:
@@ -314,11 +386,12 @@ def open(
         raise Usage(f"mode is 'rw' or 'r', not {mode!r}")
     _check_periods(sync_seconds, sync_events)
     wanted = Settings().changed(**settings)
-    if os.path.lexists(text) and not os.path.isdir(text):
+    there = files.is_dir(text)
+    if there is False:
         raise Usage(f"{text}: is not a directory, so not a segmented log")
     if mode == "rw" and create:
         files.make_dir(text, wanted.dir_mode)
-    elif not os.path.isdir(text):
+    elif there is None:
         raise NotFound(f"{text}: there is no log here")
     return Log(
         text,
@@ -353,7 +426,7 @@ def create(path: str | os.PathLike[str], **options: Any) -> Log:
     >>> penstock.create(path, segment_size="256KiB").append(b"first")
     1
     """
-    text = path_text(path)
+    text = files.path_text(path)
     if os.path.lexists(text):
         names = files.list_dir(text) if os.path.isdir(text) else [text]
         if not os.path.isdir(text) or any(segment.is_name(n) for n in names):

@@ -44,19 +44,17 @@ class Table:
         while len(self.entries) > L.PRODUCERS_MAX:
             self.entries.popitem(last=False)
 
-    def repeated(self, path: str, who: bytes, n: int, count: int) -> int | None:
-        """First seq of what ``who`` appended under ``n``; None if it has yet to."""
+    def done(self, path: str, who: bytes, n: int) -> range | None:
+        """The seqs of what ``who`` appended under ``n``; None if it has yet to."""
         done = self.entries.get(who)
         if done is None or n > done.n:
             return None
-        said = f"{path}: producer {who.decode()!r} has appended number {done.n} already"
         if n < done.n:
-            raise Conflict(f"{said}, and {n} comes before it; nothing was written")
-        if count != done.count:
             raise Conflict(
-                f"{said}, with {done.count} events, and now gives {count}; nothing was written"
+                f"{path}: producer {who.decode()!r} has appended number {done.n} already, and {n} "
+                "comes before it; nothing was written"
             )
-        return done.first_seq
+        return range(done.first_seq, done.first_seq + done.count)
 
     def pack(self, bytes_max: int) -> bytes:
         """The table for a segment's header, without the oldest entries if they do not fit."""
@@ -88,7 +86,12 @@ class Table:
 
 def table_of(m: SegmentMap, header: Header, newest: int) -> Table:
     """The table behind the producer frame at ``newest``; 0: as the segment began with it."""
-    table = Table.unpack(segment.read_producers(m.fd, header, m.path), m.path)
+    return table_from(segment.read_producers(m.fd, header, m.path), m, newest)
+
+
+def table_from(data: bytes, m: SegmentMap, newest: int) -> Table:
+    """Likewise, with the table that the segment began with in ``data``."""
+    table = Table.unpack(data, m.path)
     for who, done in _chain(m, newest, 0):
         table.note(who, done)
     return table

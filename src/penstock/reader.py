@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock import layout as L
 from penstock._core import Reader
-from penstock.errors import TooLarge, Usage, WrongType
+from penstock.errors import Corrupt, TooLarge, Usage, WrongType
 from penstock.event import Buffer
 from penstock.times import Time, to_ns
 
@@ -51,6 +51,8 @@ def bounds(
     since: Time | None,
     until: Time | None,
     durable: bool,
+    *,
+    skip: bool,
 ) -> tuple[int, int, int | None, int | None]:
     """First seq, seq behind the last, and times: what a read has to look at, and no more."""
     for name, value in (("start", start), ("stop", stop)):
@@ -64,10 +66,14 @@ def bounds(
         end = min(end, max(0, stop))
     since_ns = None if since is None else to_ns(since, "since")
     until_ns = None if until is None else to_ns(until, "until")
-    if since_ns is not None and lowest < end:
-        lowest = max(lowest, _first_base_since(log, since_ns))
-    if until_ns is not None and lowest < end:
-        end = min(end, _base_past(log, until_ns, end))
+    try:
+        if since_ns is not None and lowest < end:
+            lowest = max(lowest, _first_base_since(log, since_ns))
+        if until_ns is not None and lowest < end:
+            end = min(end, _base_past(log, until_ns, end))
+    except Corrupt:
+        if not skip:
+            raise  # else the read comes by the segment that cannot be asked, and passes over it
     return lowest, max(lowest, end), since_ns, until_ns
 
 

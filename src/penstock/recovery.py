@@ -1,24 +1,21 @@
-"""Finding the end of a log: at first open, and when a writer died holding the lock.
+"""Bringing the end of a log into order: at first open, and when a writer died holding the lock.
 
-Both do the same: walk whole, valid batches to the end of what was published, zero what lies behind,
-and derive every word of control from what was walked. Frames are the only truth; an old control
-file is a hint that saves time and is checked against them. Nothing published is ever zeroed: if
-frames below a known head are not valid, that is damage and an error.
+Both do the same: find the end of what was published, finish a roll that was begun, zero what lies
+behind, and derive every word of control from what was walked. Nothing published is ever zeroed: if
+frames below a known head are not valid, that is damage and an error. Making segments is here too.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections import Counter
-from dataclasses import dataclass, field
-from typing import Any
 
 from penstock import _core, control, files, producers, segment
 from penstock import layout as L
-from penstock._core import Control, SegmentMap
-from penstock.control import Words, position
+from penstock._core import Control
+from penstock.control import Words
 from penstock.durability import poisoning
+from penstock.ending import Active, enter, find_end
 from penstock.errors import Corrupt, Usage
 from penstock.segment import Header
 from penstock.settings import Settings
@@ -27,65 +24,21 @@ from penstock.store import Store
 logger = logging.getLogger("penstock")
 
 NEXT = "next.tmp"
+LOAD = "load."  # a directory: a load that is not part of the log yet
 LOST = "lost-"
-LOOK_BACK = 8  # segments to look at for the roll frame that leads to the newest
-
-
-@dataclass(slots=True)
-class Active:
-    """The segment that takes appends, and where its frames end."""
-
-    map: SegmentMap
-    header: Header
-    walk: dict[str, Any]
-    apart: list[int] = field(default_factory=list)  # segments behind it that nothing leads to
-
-    @property
-    def settings(self) -> Settings:
-        """The settings that hold now: the newest settings frame's, else the header's."""
-        at = self.walk["settings_offset"]
-        data = self.map.frame_body(at, L.KIND_SETTINGS) if at else self.header.settings
-        return Settings.from_json(data, self.map.path)
-
-    @property
-    def head(self) -> int:
-        """The published end; before a roll frame whose successor is not there yet."""
-        end = self.walk["last_frame"] if self.walk["rolled"] else self.walk["offset"]
-        return position(self.map.number, end)
-
-    def words(self) -> Words:
-        """Control's words for this state."""
-        w = self.walk
-        return {
-            L.C_NEXT_SEQ: w["next_seq"],
-            L.C_LAST_APPEND_NS: w["last_append_ns"],
-            L.C_LAST_FRAME: w["last_frame"],
-            L.C_ALLOC_END: min(self.map.file_bytes, self.header.footer_offset),
-            L.C_BLOCK_OFFSET: w["block_offset"],
-            L.C_EVENT_MAX_NS: w["event_max_ns"],
-            L.C_BLOCK_SEQ: w["block_seq"],
-            L.C_BLOCK_APPEND_NS: w["block_append_ns"],
-            L.C_BLOCK_EVENT_MIN_NS: w["block_event_min_ns"],
-            L.C_BLOCK_EVENT_MAX_NS: w["block_event_max_ns"],
-            L.C_INDEX_COUNT: w["index_count"],
-            L.C_FLAGS: L.CONTROL_FLAG_MONOTONE if w["monotone"] else 0,
-            L.C_ACTIVE_BASE: self.header.base_seq,
-            L.C_SETTINGS_POS: position(self.map.number, w["settings_offset"]),
-            L.C_PRODUCER_POS: position(self.map.number, w["producer_offset"]),
-            L.C_HEAD: self.head,
-            L.C_RESERVED: self.head,
-        }
 
 
 def is_leftover(name: str) -> bool:
     """Whether a file is the unfinished work of a process that died."""
-    return name == control.TEMPORARY or (name.startswith("next.") and name.endswith(".tmp"))
+    return name == control.TEMPORARY or (name.startswith(("next.", LOAD)) and name.endswith(".tmp"))
 
 
 def sweep(directory: str, names: list[str]) -> None:
     """Delete the leftovers among ``names``; under LOCK_EX only."""
     for name in names:
-        if is_leftover(name):
+        if name.startswith(LOAD) and is_leftover(name):
+            files.remove_tree(os.path.join(directory, name))
+        elif is_leftover(name):
             files.unlink(os.path.join(directory, name))
 
 
@@ -100,9 +53,11 @@ def check_is_free(directory: str) -> None:
         )
 
 
-def create_first(directory: str, dir_fd: int, settings: Settings) -> None:
-    """Make the first segment of a new log."""
-    header = Header(
+def create_first(
+    directory: str, dir_fd: int, settings: Settings, header: Header | None = None
+) -> None:
+    """Make the first segment of a new log, or of one that will become part of another."""
+    header = header or Header(
         uuid=os.urandom(16),
         base_seq=1,
         number=1,
@@ -115,7 +70,6 @@ def create_first(directory: str, dir_fd: int, settings: Settings) -> None:
         settings=settings.to_json(),
     )
     start_segment(directory, header, b"", settings)
-    files.sync_parent(directory)
     name_segment(directory, dir_fd, header)
 
 
@@ -156,6 +110,15 @@ def _fits(temporary: str, header: Header) -> bool:
 
 def name_segment(directory: str, dir_fd: int, header: Header, live: Control | None = None) -> None:
     """Make the started segment part of the log. ``live``: others have the log open."""
+    put_in_place(os.path.join(directory, NEXT), directory, header)
+    _core.fail_point("segment.named")
+    with poisoning(live):
+        files.sync_dir(dir_fd, directory)
+    _core.fail_point("segment.synced")
+
+
+def put_in_place(source: str, directory: str, header: Header) -> None:
+    """Give a finished file the name that its header asks for."""
     name = os.path.join(directory, segment.file_name(header.base_seq))
     if files.exists(name):  # never overwritten
         if _is_own(name, header):
@@ -163,15 +126,11 @@ def name_segment(directory: str, dir_fd: int, header: Header, live: Control | No
         aside = f"{name}.foreign-{_core.now_ns()}"
         logger.warning("%s: is not part of this log and in the way; renamed to %s", name, aside)
         files.rename(name, aside)
-    files.rename(os.path.join(directory, NEXT), name)
-    _core.fail_point("segment.named")
-    with poisoning(live):
-        files.sync_dir(dir_fd, directory)
-    _core.fail_point("segment.synced")
+    files.rename(source, name)
 
 
 def _is_own(path: str, header: Header) -> bool:
-    """Whether a file is a segment of the same log with the same place in it."""
+    """Whether a file is a segment of the same log."""
     fd = files.open_file(path, write=False)
     try:
         there = segment.read_header(fd, path)
@@ -179,7 +138,7 @@ def _is_own(path: str, header: Header) -> bool:
         return False
     finally:
         files.close(fd)
-    return (there.uuid, there.number) == (header.uuid, header.number)
+    return there.uuid == header.uuid
 
 
 def successor_of(active: Active) -> tuple[Header, bytes]:
@@ -202,269 +161,6 @@ def successor_of(active: Active) -> tuple[Header, bytes]:
         producers_crc=_core.crc32c(packed) if packed else 0,
     )
     return header, packed
-
-
-def settle_uuid(store: Store) -> bytes:
-    """The uuid that the log's segments share. Normally the newest two agree, and that is that."""
-    bases = store.bases()
-    newest = [_uuid_of(store, b) for b in bases[-2:]]
-    if len(set(newest)) > 1:
-        counts = Counter(_uuid_of(store, b) for b in bases).most_common(2)
-        if counts[0][1] == counts[1][1]:
-            raise Corrupt(
-                f"{store.path}: holds segments of two logs, as many of one as of the other; "
-                "move the foreign ones away",
-                path=store.path,
-            )
-        newest = [counts[0][0]]
-    store.uuid = newest[-1]
-    return newest[-1]
-
-
-def _uuid_of(store: Store, base_seq: int) -> bytes:
-    path = store.file(base_seq)
-    fd = files.open_file(path, write=False)
-    try:
-        return segment.read_header(fd, path).uuid
-    finally:
-        files.close(fd)
-
-
-@dataclass(frozen=True, slots=True)
-class Vouched:
-    """How far a log is known to be on the device, by its newest checkpoint or footer."""
-
-    seq: int  # the last one
-    base_seq: int  # of the segment to go on from
-    number: int
-    offset: int  # in that segment; 0: its start
-    generation: int  # of that segment's newest checkpoint
-
-    def words(self) -> Words:
-        """Control's words for it."""
-        return {
-            L.C_DURABLE_SEQ: self.seq,
-            L.C_DURABLE_POS: position(self.number, self.offset),
-            L.C_DURABLE_BASE: self.base_seq,
-            L.C_SLOT: position(self.number, self.generation),
-        }
-
-
-def vouched(store: Store) -> Vouched:
-    """Look for the newest checkpoint or footer that speaks of a finished sync.
-
-    A sync covers everything before the place that it speaks of, so segments before that one are
-    on the device too. A first checkpoint (generation 1) was written before any frame.
-    """
-    oldest = None
-    bases = list(store.bases())
-    while bases:
-        base = bases.pop()
-        if base not in store.bases():
-            continue  # found to be foreign meanwhile
-        path = store.file(base)
-        fd = files.open_file(path, write=False)
-        try:
-            header = segment.read_header(fd, path)
-            summary = segment.read_footer(fd, header, path)
-            slot = segment.newest_slot(fd, header, path)
-        finally:
-            files.close(fd)
-        why = store.why_foreign(header, base)
-        claims = summary is not None or (slot is not None and slot.generation > 1)
-        if why is None and claims and bases:
-            why = _why_not_newest(store, bases, header)
-        if why is not None:
-            store.set_aside(base, why)
-            continue
-        if summary is not None:
-            return Vouched(summary.next_seq - 1, summary.next_seq, header.number + 1, 0, 1)
-        if slot is not None and slot.generation > 1:
-            return Vouched(slot.last_seq, base, header.number, slot.offset, slot.generation)
-        oldest = Vouched(base - 1, base, header.number, 0, 1)
-    if oldest is not None:
-        return oldest
-    raise Corrupt(f"{store.path}: no segment of this log is left", path=store.path)
-
-
-def _why_not_newest(store: Store, earlier: list[int], header: Header) -> str | None:
-    """Why ``header``, of a segment that claims to be on the device, is not this log's.
-
-    A roll frame that leads to it settles it, even if foreign segments stand between the two.
-    """
-    for base in reversed(earlier[-LOOK_BACK:]):
-        before = store.open(base)
-        if before is None:
-            continue
-        leads_to = store.leads_to(before)
-        if leads_to == header.base_seq and before.number < header.number:
-            for foreign in (b for b in earlier if b > base):
-                store.set_aside(foreign, f"it begins inside the segment of seq {base}")
-            return None
-    before = store.open(earlier[-1])
-    if before is None:
-        return None
-    leads_to = store.leads_to(before)
-    if 0 < leads_to <= header.base_seq and before.number < header.number:
-        return None  # what stood between them is missing
-    walk, state, bad_at = before.walk(before.grown(), check_crc=False)
-    if header.base_seq < walk["next_seq"] or before.number >= header.number:
-        return f"it begins inside the segment of seq {before.base_seq}"
-    raise before.damage(bad_at, state, walk["next_seq"] - 1)
-
-
-def find_end(store: Store, *, hint: Words | None, write: bool, fresh: bool = True) -> Active:
-    """Follow the segments to the end of what was published.
-
-    ``hint`` are the words of a control of this boot, if there is one: then the walk begins in the
-    segment that it knew as active, else in the one behind the newest checkpoint or footer. Every
-    frame behind that is checked, because after a loss of power any page may be missing.
-    """
-    if not store.bases(fresh=fresh):
-        raise Corrupt(f"{store.path}: no segment of this log is left", path=store.path)
-    active = None
-    if hint is not None and hint[L.C_ACTIVE_BASE] in store.bases():
-        active = _enter(store, hint[L.C_ACTIVE_BASE], hint, write=write)
-    if active is None:
-        known = vouched(store)
-        active = _enter(store, known.base_seq, hint, write=write)
-        if active is None:  # a footer leads to a segment that is not there
-            active = _enter(store, _before(store, known.base_seq), hint, write=write)
-    while active is not None:
-        last = active
-        active = _next(store, last, hint, write=write)
-    if write and last.map.data_end:
-        # Its successor had its name before the footer was written: seqs that were given out
-        # would be given out again.
-        raise store.missing(last.map.next_seq, None)
-    return last
-
-
-def _before(store: Store, base_seq: int) -> int:
-    return max(b for b in store.bases() if b < base_seq)
-
-
-def _enter(
-    store: Store, base_seq: int, hint: Words | None, *, write: bool, behind: Active | None = None
-) -> Active | None:
-    """Walk the segment named ``base_seq`` to its end; None if it is not there, or foreign."""
-    if base_seq not in store.bases():
-        return None
-    m, header = segment.map_segment(store.file(base_seq), write=write)
-    why = store.why_foreign(header, base_seq)
-    if why is None and behind is not None and header.number <= behind.header.number:
-        why = f"it begins inside the segment of seq {behind.header.base_seq}"
-    if why is not None:
-        store.set_aside(base_seq, why)
-        return None
-    return _walk(m, header, hint, write=write)
-
-
-def _next(store: Store, active: Active, hint: Words | None, *, write: bool) -> Active | None:
-    """The segment behind ``active``; None if that is the last one of the log.
-
-    Behind a segment that has not rolled, others are not part of the log: they were being written
-    when the power failed, and what leads to them never reached the device.
-    """
-    later = [b for b in store.bases() if b > active.header.base_seq]
-    if not active.walk["rolled"]:
-        for base in later:
-            _set_apart(store, base, active)
-        return None
-    for base in later:  # the first is the successor, unless that is missing
-        if base < active.walk["next_seq"]:
-            store.set_aside(base, f"it begins inside the segment of seq {active.header.base_seq}")
-            continue
-        found = _enter(store, base, hint, write=write, behind=active)
-        if found is not None:
-            return found
-    return None
-
-
-def _set_apart(store: Store, base_seq: int, end: Active) -> None:
-    """Take note of a segment behind the end of the log; ``end.apart`` is for recovery to move."""
-    path = store.file(base_seq)
-    fd = files.open_file(path, write=False)
-    try:
-        header = segment.read_header(fd, path)
-    finally:
-        files.close(fd)
-    why = store.why_foreign(header, base_seq)
-    if why is None and (header.number <= end.header.number or base_seq < end.walk["next_seq"]):
-        why = f"it begins inside the segment of seq {end.header.base_seq}"
-    if why is None:
-        end.apart.append(base_seq)
-        why = f"nothing leads to it: the segment of seq {end.header.base_seq} has not rolled"
-    store.set_aside(base_seq, why)
-
-
-def _walk(m: SegmentMap, header: Header, hint: Words | None, *, write: bool) -> Active:
-    """Walk one segment to the end of its whole, valid batches."""
-    limit = m.grown()
-    if m.data_end:
-        walk, _, _ = m.walk(header.data_offset)
-        walk |= {
-            "offset": m.data_end,
-            "last_frame": m.summary.last_frame,
-            "next_seq": m.next_seq,
-            "monotone": m.summary.log_monotone,
-            "rolled": True,
-        }
-        return Active(m, header, walk)
-    if write:
-        ensure_blocks(m, header)
-    known_head = 0
-    if hint is not None and hint[L.C_HEAD] >> 32 == m.number:
-        known_head = hint[L.C_HEAD] & 0xFFFFFFFF
-        active = _from_hint(m, header, hint, limit, known_head)
-        if active is not None:
-            return active
-    slot = segment.newest_slot(m.fd, header, m.path)
-    resume = {}
-    index_from = 0
-    if slot is not None and slot.offset > header.data_offset:
-        resume = {
-            "settings_offset": slot.settings_offset,
-            "producer_offset": slot.producer_offset,
-            "monotone": slot.monotone,
-        }
-        index_from = slot.index_count
-    try:
-        walk, state, bad_at = m.walk(limit, resume=resume, index_from=index_from, write_index=write)
-    except Corrupt:  # the index is damaged; the frames may be whole
-        walk, state, bad_at = m.walk(limit, write_index=write)
-    end = walk["offset"]
-    lost_checkpoint = slot is not None and end < slot.offset
-    # Control is only a hint: where it claims frames and there are just zeros, it is the one that
-    # is wrong. Where there is something else, that something is a damaged frame.
-    lost_head = end < known_head and not m.is_zero(end, min(known_head, limit))
-    if lost_checkpoint or lost_head:
-        raise m.damage(bad_at or end, state, walk["next_seq"] - 1)
-    return Active(m, header, walk)
-
-
-def _from_hint(
-    m: SegmentMap, header: Header, hint: Words, limit: int, known_head: int
-) -> Active | None:
-    """Begin at the last index entry that the old control knew of, if the frames bear it out."""
-    resume = {
-        "settings_offset": hint[L.C_SETTINGS_POS] & 0xFFFFFFFF,
-        "producer_offset": hint[L.C_PRODUCER_POS] & 0xFFFFFFFF,
-        "monotone": bool(hint[L.C_FLAGS] & L.CONTROL_FLAG_MONOTONE),
-    }
-    if known_head > limit:
-        return None
-    try:
-        if resume["settings_offset"]:
-            m.frame_body(resume["settings_offset"], L.KIND_SETTINGS)
-        if resume["producer_offset"]:
-            m.frame_body(resume["producer_offset"], L.KIND_PRODUCER)
-        walk, _, _ = m.walk(
-            limit, resume=resume, index_from=hint[L.C_INDEX_COUNT], write_index=m.writable
-        )
-    except Corrupt:
-        return None
-    return Active(m, header, walk) if walk["offset"] >= known_head else None
 
 
 def clear_tail(active: Active, dir_fd: int, limit: int, live: Control | None, *, due: bool) -> bool:
@@ -566,17 +262,6 @@ def _move_apart(store: Store, dir_fd: int, active: Active, live: Control | None)
         files.sync_dir(dir_fd, store.path)
 
 
-def ensure_blocks(m: SegmentMap, header: Header) -> None:
-    """Have real blocks behind every mapped byte that recovery and appends may write.
-
-    The file may be a copy with holes in it; a store into a hole of a full disk is a SIGBUS.
-    """
-    end = min(m.grown(), header.footer_offset)
-    index = segment.index_bytes_for(end - header.data_offset)
-    files.allocate(m.fd, L.INDEX_OFFSET, L.INDEX_OFFSET + index, m.path)
-    files.allocate(m.fd, header.data_offset, end, m.path)
-
-
 def recover(
     store: Store,
     dir_fd: int,
@@ -604,8 +289,8 @@ def recover(
         start_segment(store.path, header, table, active.settings)
         name_segment(store.path, dir_fd, header, live)
         logger.info("%s: finished the roll that a dead process began", store.path)
-        store.bases(fresh=True)
-        made = _enter(store, header.base_seq, None, write=True, behind=active)
+        store.readmit(header.base_seq)
+        made = enter(store, header.base_seq, None, write=True, behind=active)
         assert made is not None
         active = made
         limit = None

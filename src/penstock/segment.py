@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import re
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from penstock import _core, files
 from penstock import layout as L
@@ -17,6 +19,7 @@ from penstock._core import SegmentMap
 from penstock.errors import Corrupt, UnsupportedVersion
 
 SUFFIX = ".seg"
+_SLOT = struct.Struct("<8s10Q")
 _NAME = re.compile(r"(?!0{20})[0-9]{20}\.seg")
 
 
@@ -135,7 +138,7 @@ class Header:
                 f"{L.FORMAT_VERSION_OLDEST} to {L.FORMAT_VERSION}",
                 path=path,
             )
-        if not _page_is_good(page, L.HEADER_CRC):
+        if not page_is_good(page, L.HEADER_CRC):
             raise Corrupt(f"{path}: the checksum of its header does not match", path=path, offset=0)
         fields = struct.unpack_from("<16sQIIQQQQIIQQIIQII", page, L.HEADER_UUID)
         (uuid, base, number, generation, created, size, data, index, capacity, step) = fields[:10]
@@ -156,8 +159,8 @@ class Header:
             producers_crc=producers_crc,
         )
         sane = (
-            base >= 1
-            and number >= 1
+            1 <= base <= L.SEQ_MAX
+            and 1 <= number <= L.SEGMENT_NUMBER_MAX
             and L.SEGMENT_BYTES_MIN <= size <= L.SEGMENT_BYTES_MAX
             and size % L.PAGE == 0
             and (data, index) == (header.data_offset, L.INDEX_OFFSET)
@@ -189,11 +192,10 @@ class Slot:
     def pack(self) -> bytes:
         """The 512 bytes that stand at the start of a checkpoint page."""
         data = bytearray(L.SLOT_BYTES)
-        data[: len(L.SLOT_MAGIC)] = L.SLOT_MAGIC
-        struct.pack_into(
-            "<QQQQQQQQQQ",
+        _SLOT.pack_into(
             data,
-            L.SLOT_GENERATION,
+            0,
+            L.SLOT_MAGIC,
             self.generation,
             self.offset,
             self.last_frame,
@@ -213,11 +215,11 @@ class Slot:
         """The slot, or None if it is not valid for a segment with that header."""
         if len(data) < L.SLOT_BYTES or data[: len(L.SLOT_MAGIC)] != L.SLOT_MAGIC:
             return None
-        if not _page_is_good(data, L.SLOT_CRC):
+        if not page_is_good(data, L.SLOT_CRC):
             return None
-        fields = struct.unpack_from("<QQQQQQQQQQ", data, L.SLOT_GENERATION)
-        generation, offset, last_frame, last_seq, last_append_ns, settings_offset = fields[:6]
-        index_count, event_max_ns, flags, producer_offset = fields[6:]
+        fields = _SLOT.unpack_from(data)
+        generation, offset, last_frame, last_seq, last_append_ns, settings_offset = fields[1:7]
+        index_count, event_max_ns, flags, producer_offset = fields[7:]
         slot = cls(
             generation=generation,
             offset=offset,
@@ -230,8 +232,11 @@ class Slot:
             producer_offset=producer_offset,
             monotone=bool(flags & L.SLOT_FLAG_MONOTONE),
         )
+        frames = (slot.last_frame, slot.settings_offset, slot.producer_offset)
         inside = (
-            header.data_offset <= slot.offset <= header.footer_offset and slot.offset % L.ALIGN == 0
+            header.data_offset <= slot.offset <= header.footer_offset
+            and slot.offset % L.ALIGN == 0
+            and all(at == 0 or header.data_offset <= at < slot.offset for at in frames)
         )
         return slot if inside and slot.index_count <= index_capacity(header.segment_bytes) else None
 
@@ -274,6 +279,37 @@ class Summary:
     monotone: bool
     log_monotone: bool
     topics: frozenset[bytes] | None  # None: too many to keep
+
+    @classmethod
+    def of(
+        cls,
+        walk: Mapping[str, Any],
+        *,
+        index_crc: int,
+        topics: frozenset[bytes] | None,
+        sealed_ns: int,
+    ) -> Summary:
+        """What a walk over all frames of a segment that has rolled says about it."""
+        return cls(
+            data_end=walk["offset"],
+            last_frame=walk["last_frame"],
+            count=walk["count"],
+            first_seq=walk["first_seq"],
+            last_seq=walk["last_seq"],
+            next_seq=walk["next_seq"],
+            first_append_ns=walk["first_append_ns"],
+            last_append_ns=walk["last_append_ns"],
+            event_min_ns=walk["event_min_ns"] if walk["count"] else 0,
+            event_max_ns=walk["event_seen_max_ns"],
+            log_event_max_ns=walk["event_max_ns"],
+            sealed_ns=sealed_ns,
+            index_count=walk["index_count"] + 1,
+            index_crc=index_crc,
+            data_crc=walk["digest"] ^ 0xFFFFFFFF,
+            monotone=walk["monotone_here"],
+            log_monotone=walk["monotone"],
+            topics=topics,
+        )
 
     def pack(self, header: Header) -> bytes:
         """The page as it is on disk."""
@@ -324,7 +360,7 @@ class Summary:
         """The summary, or None if the page is not a valid footer of that segment."""
         if len(page) < L.PAGE or page[: len(L.FOOTER_MAGIC)] != L.FOOTER_MAGIC:
             return None
-        if not _page_is_good(page, L.FOOTER_CRC):
+        if not page_is_good(page, L.FOOTER_CRC):
             return None
         fields = struct.unpack_from("<II16sQIIQQQQQQQQQQQQIIIII", page, L.FOOTER_VERSION)
         version, flags, *identity = fields[:6]
@@ -351,6 +387,18 @@ class Summary:
         )
 
 
+def open_block(walk: Mapping[str, Any]) -> bytes:
+    """The index entry of the block that a walk stands in."""
+    return struct.pack(
+        "<QQQQQ",
+        walk["block_offset"],
+        walk["block_seq"],
+        walk["block_append_ns"],
+        walk["block_event_min_ns"],
+        walk["block_event_max_ns"],
+    )
+
+
 def _unpack_topics(page: bytes, count: int, nbytes: int) -> frozenset[bytes] | None:
     if nbytes > L.TOPICS_BYTES_MAX:
         return None
@@ -368,7 +416,7 @@ def _seal_page(page: bytearray, crc_at: int) -> None:
     struct.pack_into("<I", page, crc_at, _core.crc32c(memoryview(page)[:crc_at]))
 
 
-def _page_is_good(page: bytes, crc_at: int) -> bool:
+def page_is_good(page: bytes, crc_at: int) -> bool:
     crc: int = struct.unpack_from("<I", page, crc_at)[0]
     return crc == _core.crc32c(memoryview(page)[:crc_at])
 

@@ -22,14 +22,19 @@ class Stats:
     segments: int
     disk_bytes: int
     live: bool  # whether control is attached
+    durable_seq: int = 0
+    poisoned: bool = False  # a sync failed; nothing more is appended
     repairs: int = 0
     takeovers: int = 0
     rolls: int = 0
+    syncs: int = 0
     lock: str = "portable" if _core.PORTABLE else "futex"
     spurious: dict[str, str] = field(default_factory=dict)
 
 
-def collect(path: str, store: Store, control: Control | None, first: int, after: int) -> Stats:
+def collect(
+    path: str, store: Store, control: Control | None, first: int, after: int, durable: int
+) -> Stats:
     """Look at the files and the counters."""
     store.survey()
     names = [segment.file_name(base) for base in store.bases()]
@@ -45,9 +50,12 @@ def collect(path: str, store: Store, control: Control | None, first: int, after:
         segments=len(names),
         disk_bytes=sum(_disk_bytes(os.path.join(path, n)) for n in names),
         live=control is not None,
+        durable_seq=durable,
+        poisoned=bool(counted(L.C_POISONED)),
         repairs=counted(L.C_REPAIRS),
         takeovers=counted(L.C_TAKEOVERS),
         rolls=counted(L.C_ROLLS),
+        syncs=counted(L.C_SYNCS),
         spurious=dict(store.spurious),
     )
 

@@ -5,6 +5,7 @@ It only reads. It keeps a bounded number of maps; a reader that holds one keeps 
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from bisect import bisect_right
@@ -13,7 +14,7 @@ from contextlib import suppress
 
 from penstock import files, segment
 from penstock._core import SegmentMap
-from penstock.errors import Corrupt, Gap, NotFound
+from penstock.errors import Corrupt, Gap, Io, NotFound
 from penstock.segment import Header
 
 logger = logging.getLogger("penstock")
@@ -73,13 +74,18 @@ class Store:
         if self._bases is not None:
             self._bases = [b for b in self._bases if b != base_seq]
 
+    def readmit(self, base_seq: int) -> None:
+        """A segment of this log has that name now, whatever had it before."""
+        self.spurious.pop(segment.file_name(base_seq), None)
+        self.bases(fresh=True)
+
     def open(self, base_seq: int) -> SegmentMap | None:
         """A map of the segment named ``base_seq``; None if it is foreign or gone."""
         for m in self.recent:
             if m.base_seq == base_seq and (m.data_end or base_seq == self.active()):
                 return m
         try:
-            m, header = segment.map_segment(self.file(base_seq))
+            m, header = self._map(base_seq)
         except NotFound:
             return None
         if why := self.why_foreign(header, base_seq):
@@ -90,6 +96,16 @@ class Store:
                 if kept.base_seq == base_seq and kept.number == m.number:
                     return kept
         return self.keep(m)
+
+    def _map(self, base_seq: int) -> tuple[SegmentMap, Header]:
+        """Map a segment; if there is no room for one more, without the others."""
+        try:
+            return segment.map_segment(self.file(base_seq))
+        except Io as error:
+            if error.errno != errno.ENOMEM or not self.recent:
+                raise
+            self.recent.clear()
+            return segment.map_segment(self.file(base_seq))
 
     def why_foreign(self, header: Header, base_seq: int) -> str | None:
         """Why a file named ``base_seq`` with that header is not this log's; None if it may be."""
@@ -117,7 +133,10 @@ class Store:
         """Whether a segment of this log's uuid begins inside the range of the one before it."""
         while base_seq not in self._linked:
             earlier = [b for b in self.bases() if b < base_seq]
-            before = self.open(earlier[-1]) if earlier else None
+            try:
+                before = self.open(earlier[-1]) if earlier else None
+            except Corrupt:
+                return False  # the one before is damaged, and cannot say
             if before is None and earlier:
                 if segment.file_name(earlier[-1]) not in self.spurious:
                     self.bases(fresh=True)  # it is gone
@@ -202,9 +221,28 @@ class Store:
             leads_to = self.leads_to(m)
             if leads_to == later.base_seq:
                 return m
+            if not leads_to:
+                walk, state, bad_at = m.walk(m.grown(), check_crc=False)
+                raise m.damage(bad_at or walk["offset"], state, walk["next_seq"] - 1)
             if leads_to > later.base_seq:
                 self.set_aside(later.base_seq, f"it begins inside the segment of seq {m.base_seq}")
             raise self.missing(leads_to, later.base_seq)
+
+    def after(self, seq: int) -> SegmentMap | None:
+        """The first segment that begins above ``seq`` and can be read, whatever leads to it."""
+        return self._first_good([b for b in self.bases(fresh=True) if b > seq])
+
+    def below(self, seq: int) -> SegmentMap | None:
+        """The last segment that begins at ``seq`` or below and can be read."""
+        return self._first_good([b for b in reversed(self.bases(fresh=True)) if b <= seq])
+
+    def _first_good(self, bases: list[int]) -> SegmentMap | None:
+        for base in bases:
+            with suppress(Corrupt):
+                m = self.open(base)
+                if m is not None and not self._is_foreign(base):
+                    return m
+        return None
 
     def missing(self, first: int, successor: int | None) -> Corrupt:
         """The error for segments that should be there and are not."""

@@ -69,6 +69,13 @@ BESIDE_OTHERS = [
     Case("prepare.made", job="fill"),
     Case("prepare.named", job="fill"),
     *(Case(name, job="roll") for name in ("seal.indexed", "seal.allocated", "seal.written")),
+    *(
+        Case(name, job="sync", times=times)
+        for name in ("sync.begun", "sync.synced", "sync.checkpointed")
+        for times in (1, 2)
+    ),
+    *(Case("load.named", job="load", times=times) for times in (1, 2, 5)),
+    *(Case(name, job="load") for name in ("load.reserved", "load.committed", "load.published")),
 ]
 
 # Deaths of the process that repairs what an earlier death left, with the log open elsewhere.
@@ -82,6 +89,9 @@ REPAIRING = [
     *(Case("repair.head", before=name) for name in ("publish.commit", "publish.head")),
     *(Case(name, before="roll.committed") for name in ("segment.started", "segment.named")),
     *(Case("repair.head", before=name) for name in ("roll.committed", "segment.synced")),
+    *(Case("repair.moved", before="load.named", times=times) for times in (1, 2)),
+    Case("repair.head", before="load.committed"),
+    *(Case(name, job="sync", before="sync.begun") for name in ("sync.begun", "sync.synced")),
 ]
 
 # Deaths of the first process to open the log, whatever state the last one left it in.
@@ -94,6 +104,8 @@ FIRST_OPEN = [
     *(Case(name, before="roll.committed") for name in ("segment.started", "segment.named")),
     Case("segment.synced", before="roll.committed"),
     Case("control.renamed", before=DEAD_BATCH),
+    Case("repair.moved", before="load.named"),
+    Case("open.settled", before="sync.begun"),
 ]
 
 CREATION = [
@@ -101,7 +113,8 @@ CREATION = [
     *("control.created", "control.written", "control.renamed", "open.locked"),
 ]
 
-ELSEWHERE = {"lock.waiting"}  # has a test of its own below
+# Those have tests of their own: below, and in tests/unit/test_repair.py.
+ELSEWHERE = {"lock.waiting", "mend.built", "mend.kept", "mend.named"}
 
 
 def victim(
@@ -119,8 +132,9 @@ def victim(
 def kill_first(scene: Scene, before: str) -> None:
     """The earlier death that a case is about the repair of."""
     operations = [BATCH] if before == DEAD_BATCH else [[300]]
-    job = "roll" if before.startswith(("roll.", "segment.")) else "write"
-    times = 4 if before == DEAD_BATCH else 1
+    kind = before.partition(".")[0]
+    job = {"roll": "roll", "segment": "roll", "sync": "sync", "load": "load"}.get(kind, "write")
+    times = {DEAD_BATCH: 4, "load.named": 3}.get(before, 1)
     victim(scene, "first", Case(before, job, operations, times)).died()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import random
 import re
 import shutil
@@ -15,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock import _core, files
+from penstock import _core
 from penstock import layout as L
 from tests.support import pages
 from tests.support.fixtures import STORM
@@ -308,25 +307,3 @@ def test_power_loss_again(crew: Crew, tmp_path: Path) -> None:
     Trial(tmp_path, seed=1).power_fails(
         recorder.history, ledger, Budget(10_000, 1000, 10, 0), taken_out
     )
-
-
-def test_names_of_new_directories_are_on_the_device(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before a new log has a segment, the names of all directories made for it are synced."""
-    events: list[str] = []
-    rename, sync_dir = files.rename, files.sync_dir
-
-    def renamed(source: str, target: str) -> None:
-        rename(source, target)
-        events.append(os.path.basename(target))
-
-    def synced(fd: int, path: str) -> None:
-        sync_dir(fd, path)
-        events.append(os.path.relpath(path, tmp_path))
-
-    monkeypatch.setattr(files, "rename", renamed)
-    monkeypatch.setattr(files, "sync_dir", synced)
-    penstock.open(tmp_path / "a" / "b" / "log").close()
-    names = [".", "a", os.path.join("a", "b"), "00000000000000000001.seg"]
-    assert events[:4] == names

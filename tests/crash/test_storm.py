@@ -27,7 +27,9 @@ POINTS = [
     *("roll.reserved", "roll.committed", "roll.published", "prepare.made", "prepare.named"),
     *("repair.word", "repair.head", "repair.walked", "repair.zeroed"),
     *("segment.started", "segment.named", "segment.synced", "open.locked"),
-    *("seal.indexed", "seal.allocated", "seal.written"),
+    *("seal.indexed", "seal.allocated", "seal.written", "repair.moved"),
+    *("sync.begun", "sync.synced", "sync.checkpointed"),
+    *("load.named", "load.reserved", "load.committed", "load.published"),
 ]
 
 

@@ -49,6 +49,32 @@ def test_make_targets_exist() -> None:
             assert name in targets, f"{page.name}: make {name}"
 
 
+def test_named_tests_exist() -> None:
+    """Every test that a page names as a proof is there."""
+    named = 0
+    for page in (ROOT / "README.md", *ROOT.glob("docs/*.md")):
+        for file, function in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text()):
+            tree = ast.parse((ROOT / file).read_text())
+            there = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+            assert function in there, f"{page.name}: {file}::{function}"
+            named += 1
+    assert named > 30
+
+
+def test_every_guarantee_names_its_proof() -> None:
+    """No row of the tables of guarantees is without a test, but for those that explain words."""
+    text = (ROOT / "docs" / "guarantees.md").read_text()
+    for part in ("## What survives what", "## What readers may rely on"):
+        rows = [
+            line
+            for line in text.split(part, 1)[1].split("\n## ", 1)[0].splitlines()
+            if line.startswith("|")
+        ][2:]
+        assert len(rows) > 5
+        for row in rows:
+            assert "::test_" in row, row
+
+
 def layers() -> dict[str, int]:
     """Each module's layer in docs/architecture.md, the topmost being 0."""
     text = (ROOT / "docs" / "architecture.md").read_text()

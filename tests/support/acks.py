@@ -9,6 +9,7 @@ import os
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from penstock import Log, PenstockError
 from tests.support.values import Mark, make, random_size
@@ -22,8 +23,13 @@ class Acks:
         self.counter = 0
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
-    def append(self, log: Log, sizes: list[int], timeout: float | None = None) -> int:
-        """Append one event, or one batch, of these sizes; returns the first seq."""
+    def append(
+        self, log: Log, sizes: list[int], timeout: float | None = None, **options: Any
+    ) -> int:
+        """Append one event, or one batch, of these sizes; returns the first seq.
+
+        A durable append that raises may have committed its events all the same.
+        """
         self.counter += 1
         count = len(sizes)
         marks = [Mark(self.writer, self.counter, i, count, size) for i, size in enumerate(sizes)]
@@ -31,23 +37,52 @@ class Acks:
         os.write(self._fd, f"i {self.writer} {self.counter} {count}\n".encode())
         try:
             if count > 1:
-                seq = log.extend(items, timeout=timeout)[0]
+                seq = log.extend(items, timeout=timeout, **options)[0]
             elif isinstance(items[0], bytes):
-                seq = log.append(items[0], timeout=timeout)
+                seq = log.append(items[0], timeout=timeout, **options)
             else:
-                seq = log.append(items[0].value, key=items[0].key, timeout=timeout)
-        except PenstockError:
-            os.write(self._fd, f"r {self.writer} {self.counter} 0\n".encode())
+                seq = log.append(items[0].value, key=items[0].key, timeout=timeout, **options)
+        except (PenstockError, MemoryError):
+            kind = "m" if options.get("durable") else "r"
+            os.write(self._fd, f"{kind} {self.writer} {self.counter} 0\n".encode())
             raise
         os.write(self._fd, f"a {self.writer} {self.counter} {seq}\n".encode())
         return int(seq)
 
+    def load(self, log: Log, sizes: list[int]) -> int:
+        """Load events of these sizes; returns the first seq."""
+        self.counter += 1
+        count = len(sizes)
+        marks = [Mark(self.writer, self.counter, i, count, size) for i, size in enumerate(sizes)]
+        os.write(self._fd, f"i {self.writer} {self.counter} {count}\n".encode())
+        try:
+            seqs = log.load((make(mark) for mark in marks), producer=(self.writer, self.counter))
+        except (PenstockError, MemoryError):
+            os.write(self._fd, f"r {self.writer} {self.counter} 0\n".encode())
+            raise
+        assert len(seqs) == count
+        os.write(self._fd, f"a {self.writer} {self.counter} {seqs[0]}\n".encode())
+        return seqs[0]
+
     def append_random(self, log: Log, rng: random.Random, limit: int) -> int:
-        """Append something of random shape that fits ``limit`` bytes."""
-        if rng.random() < 0.7:
-            return self.append(log, [random_size(rng, limit)])
-        count = rng.randrange(2, 9)
-        return self.append(log, [random_size(rng, limit // count) for _ in range(count)])
+        """Append something of random shape that fits ``limit`` bytes, in one of many ways."""
+        way = rng.random()
+        if way < 0.01:
+            return self.load(log, [rng.randrange(60, 6000) for _ in range(rng.randrange(100, 150))])
+        options: dict[str, Any] = {}
+        if way < 0.05:
+            options["durable"] = True
+        elif way < 0.15:
+            options["producer"] = (self.writer, self.counter + 1)
+        sizes = [random_size(rng, limit)]
+        if rng.random() < 0.3:
+            count = rng.randrange(2, 9)
+            sizes = [random_size(rng, limit // count) for _ in range(count)]
+        seq = self.append(log, sizes, **options)
+        if "producer" in options:
+            again = log.extend([b"again"] * len(sizes), producer=options["producer"])
+            assert again[0] == seq, f"{options} was appended twice"
+        return seq
 
     def close(self) -> None:
         """Close the file."""
@@ -61,11 +96,12 @@ class Account:
     tried: dict[tuple[str, int], int] = field(default_factory=dict)  # operation -> events in it
     acked: dict[tuple[str, int], int] = field(default_factory=dict)  # operation -> first seq
     refused: set[tuple[str, int]] = field(default_factory=set)  # operations that raised
+    maybe: set[tuple[str, int]] = field(default_factory=set)  # ... perhaps behind their commit
 
     @property
     def unknown(self) -> set[tuple[str, int]]:
         """Operations that began and never said how they ended."""
-        return set(self.tried) - set(self.acked) - self.refused
+        return set(self.tried) - set(self.acked) - self.refused - self.maybe
 
 
 def read_account(files: list[Path]) -> Account:
@@ -82,6 +118,8 @@ def read_account(files: list[Path]) -> Account:
                 account.tried[operation] = int(number)
             elif kind == "r":
                 account.refused.add(operation)
+            elif kind == "m":
+                account.maybe.add(operation)
             else:
                 account.acked[operation] = int(number)
     return account

@@ -70,11 +70,15 @@ def check_access(log: Log, prints: list[int]) -> None:
     assert log.topics() == ({""} if prints else set())
     assert log.settings.file_mode == 0o600
     stats = log.stats()
-    assert (stats.first_seq, stats.last_seq, stats.spurious) == (1, len(prints), {})
+    assert (stats.first_seq, stats.last_seq) == (1, len(prints))
+    unpublished = "nothing leads to it"  # segments of a load that died before it was committed
+    assert all(why.startswith(unpublished) for why in stats.spurious.values()), stats.spurious
 
 
 def check_log(path: Path, acks: list[Path]) -> list[int]:
-    """Open the log for reading and check all of it."""
+    """Verify the log as it is, then open it for reading and check all of it."""
+    report = penstock.verify(path)
+    assert report.ok, str(report)
     with penstock.open(path, mode="r") as log:
         prints = check_events(log, read_account(acks))
         check_access(log, prints)
@@ -86,6 +90,9 @@ def check_goes_on(path: Path, acks: list[Path]) -> None:
     from tests.support.acks import Acks
 
     mine = path.parent / f"after-{len(acks)}.acks"
+    if list(path.glob("*.seg")):  # else its creator died before there was one
+        report = penstock.verify(path)
+        assert report.ok, str(report)
     with penstock.open(path) as log:
         prints = check_events(log, read_account(acks))
         writer = Acks(str(mine), f"after-{len(acks)}")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import faulty
 from tests.support.scene import Scene
 from tests.support.workers import Crew
 
@@ -32,3 +33,20 @@ def crew(_zygote: Crew) -> Iterator[Crew]:
 def scene(crew: Crew, tmp_path: Path) -> Scene:
     """A place for one log and its workers."""
     return Scene(crew, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def _faulty_zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+    library = faulty.build(tmp_path_factory.mktemp("faulty"))
+    if library is None:
+        pytest.skip("a system that fails on demand needs a C compiler")
+    crew = Crew(preload=library)
+    yield crew
+    crew.close()
+
+
+@pytest.fixture
+def faulty_crew(_faulty_zygote: Crew) -> Iterator[Crew]:
+    """Starts worker processes that tests.support.faulty can be armed in."""
+    yield _faulty_zygote
+    _faulty_zygote.clear()

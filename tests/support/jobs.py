@@ -164,6 +164,29 @@ def fill(
     threading.Event().wait()
 
 
+def sync(
+    path: str, acks: str, writer: str, go: str | None = None, fail: Fail | None = None
+) -> None:
+    """Append and sync, over a roll; then stay."""
+    log, mine = _begin(path, acks, writer, go, fail)
+    for _ in range(3):
+        mine.append(log, [200])
+        log.sync()
+        log.steward.roll()
+    report(synced=True)
+    threading.Event().wait()
+
+
+def load(
+    path: str, acks: str, writer: str, go: str | None = None, fail: Fail | None = None
+) -> None:
+    """Load more than a few segments take; then stay."""
+    log, mine = _begin(path, acks, writer, go, fail)
+    mine.load(log, [8000] * 150)
+    report(loaded=True)
+    threading.Event().wait()
+
+
 def follow(path: str, out: str, mode: str = "r", start: int = 1, fail: Fail | None = None) -> None:
     """Follow the log and write down what comes, until the event of the writer "stop"."""
     arm(fail)

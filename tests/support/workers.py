@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,12 +102,18 @@ class Worker:
 
 
 class Crew:
-    """A zygote and the workers that it made."""
+    """A zygote and the workers that it made.
 
-    def __init__(self) -> None:
+    All of them have ``preload`` loaded before libc, if given, and are started by the program
+    ``under``, which is given the zygote's command line.
+    """
+
+    def __init__(self, preload: Path | None = None, under: Sequence[str] = ()) -> None:
+        loaded = [] if preload is None else [os.environ.get("LD_PRELOAD", ""), str(preload)]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.zygote"],
+            [*under, sys.executable, "-m", "tests.support.zygote"],
             cwd=ROOT,
+            env=os.environ | ({"LD_PRELOAD": " ".join(loaded).strip()} if loaded else {}),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
@@ -116,7 +123,13 @@ class Crew:
         self._newest: Worker | None = None
         self._workers: dict[int, Worker] = {}
         self._numbers = itertools.count(1)
+        self._kind = "" if preload is None else f"{preload.stem}-"
         self.kills = 0
+
+    @property
+    def pid(self) -> int:
+        """The zygote's."""
+        return self._process.pid
 
     def request(self, **fields: Any) -> None:
         """Send one request to the zygote."""
@@ -150,8 +163,8 @@ class Crew:
     def start(self, directory: Path, job: str, **args: Any) -> Worker:
         """Start a worker that runs ``tests.support.jobs.<job>(**args)``."""
         number = next(self._numbers)
-        out = directory / f"{job}-{number}.out"
-        err = directory / f"{job}-{number}.err"
+        out = directory / f"{self._kind}{job}-{number}.out"
+        err = directory / f"{self._kind}{job}-{number}.err"
         self._starting = (out, err)
         plain = {k: str(v) if isinstance(v, Path) else v for k, v in args.items()}
         self.request(job=job, args=plain, out=str(out), err=str(err))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib
 import json
 import os
 import select
@@ -85,6 +86,8 @@ def _serve(request: dict[str, Any], alive: set[int]) -> None:
     if "sweep" in request:
         _sweep()
         return
+    if "module" in request["args"]:  # once here instead of in every worker
+        importlib.import_module(request["args"]["module"])
     pid = os.fork()
     if pid == 0:
         _work(request)

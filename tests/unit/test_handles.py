@@ -37,8 +37,11 @@ USES: dict[str, Callable[[penstock.Log], Any]] = {
     "roll": lambda log: log.steward.roll(),
     "stats": lambda log: log.stats(),
     "backup": lambda log: log.backup(f"{log.path}-copy"),
+    "verify": lambda log: log.verify(),
+    "repair": lambda log: log.repair(),
     "append durable": lambda log: log.append(b"x", durable=True),
     "append of a producer": lambda log: log.append(b"x", producer=("p", 1)),
+    "load": lambda log: log.load([b"x"] * 10),
     "sync": lambda log: log.sync(),
     "sync soon": lambda log: log.sync(wait=False),
     "wait_durable": lambda log: log.wait_durable(1),
@@ -48,7 +51,7 @@ USES: dict[str, Callable[[penstock.Log], Any]] = {
 }
 WRITES = [
     *("append", "append long", "extend", "configure", "roll", "append durable"),
-    *("append of a producer", "sync", "sync soon", "wait_durable"),
+    *("append of a producer", "load", "sync", "sync soon", "wait_durable"),
 ]
 
 

@@ -60,3 +60,14 @@ def test_stats_cannot_be_changed(log: penstock.Log) -> None:
     assert stats.last_seq == 0
     with pytest.raises(FrozenInstanceError):
         stats.last_seq = 5  # type: ignore[misc]
+
+
+def test_stats_of_durability(log: penstock.Log) -> None:
+    """How far the log is on the device, how many syncs it took, and whether one failed."""
+    log.append(b"a", durable=True)
+    log.append(b"b", durable=True)
+    log.append(b"c")
+    stats = log.stats()
+    assert (stats.durable_seq, stats.syncs, stats.poisoned) == (2, 2, False)
+    log._live().put(L.C_POISONED, 1)
+    assert log.stats().poisoned

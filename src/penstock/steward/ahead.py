@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock import durability
 from penstock import layout as L
 from penstock._core import Control, SegmentMap
+from penstock.durability import Snapshot
 from penstock.segment import Header
 from penstock.settings import Settings
 from penstock.steward.roll import PATIENCE, allocate_to, prepare
@@ -17,9 +18,10 @@ UNSEALED_MAX = 8  # segments that may wait for a pause in the appends
 class Ahead:
     """The keeper's work for one handle. It holds the handle's parts, never the handle."""
 
-    def __init__(self, directory: str, uuid: bytes, control: Control) -> None:
+    def __init__(self, directory: str, uuid: bytes, control: Control, *, seals: bool) -> None:
         self._directory = directory
         self._control = control
+        self._seals = seals
         self._store = Store(directory, uuid, [], lambda: 0)
         self._sealed_below = 0
         self._sealed_number = control.get(L.C_HEAD) >> 32
@@ -37,8 +39,10 @@ class Ahead:
         if offset > header.frames_end // 5 * 4:
             prepare(self._directory, self._control, settings)
         base = self._control.get(L.C_ACTIVE_BASE)
-        if base == self._sealed_below or (closing and self._control.has_writers()):
-            return False  # nothing new to seal, or somebody else is there to do it
+        if base == self._sealed_below or not self._seals:
+            return False
+        if closing and self._control.has_writers():
+            return False  # somebody else is there to do it
         head = self._control.get(L.C_HEAD)
         busy = head != self._head_seen and (head >> 32) - self._sealed_number <= UNSEALED_MAX
         self._head_seen = head
@@ -56,7 +60,8 @@ class Ahead:
         control = self._control
 
         def run() -> None:
-            durability.sync_finished(self._store, control, control.words_when_still(PATIENCE))
+            words = Snapshot(control.words_when_still(PATIENCE))
+            durability.sync_finished(self._store, control, words)
 
         durability.sync_to(self._directory, control, L.C_DURABLE_BASE, base, None, run)
 

@@ -10,8 +10,9 @@ import os
 from penstock import _core, files, segment
 from penstock import layout as L
 from penstock._core import Control, SegmentMap
+from penstock.ending import Active
 from penstock.errors import AlreadyExists, Busy
-from penstock.recovery import NEXT, Active, name_segment, start_segment, successor_of
+from penstock.recovery import NEXT, name_segment, start_segment, successor_of
 from penstock.settings import Settings
 
 PATIENCE = 0.2  # seconds that maintenance waits; an append does what was put off
@@ -80,12 +81,22 @@ def roll(directory: str, dir_fd: int, control: Control, active: Active) -> None:
     m.write_frame(offset, L.KIND_ROLL, b"", header.base_seq, now, last)
     _core.fail_point("roll.committed")
     name_segment(directory, dir_fd, header, control)
+    go_on_in(control, enter_empty(directory, header))
+    _core.fail_point("roll.published")
+
+
+def enter_empty(directory: str, header: segment.Header) -> Active:
+    """The empty segment with that header, which has its name already."""
     name = os.path.join(directory, segment.file_name(header.base_seq))
     fresh, header = segment.map_segment(name, write=True)
     walk, _, _ = fresh.walk(header.data_offset)
-    publish(control, Active(fresh, header, walk))
+    return Active(fresh, header, walk)
+
+
+def go_on_in(control: Control, active: Active) -> None:
+    """Publish the empty segment that a roll frame leads to as the active one."""
+    publish(control, active)
     control.add(L.C_ROLLS)
-    _core.fail_point("roll.published")
 
 
 def publish(control: Control, active: Active) -> None:

@@ -8,7 +8,6 @@ that the segment's frames, and all before them, are on the device.
 from __future__ import annotations
 
 import logging
-import struct
 
 from penstock import _core, files, segment
 from penstock import layout as L
@@ -67,39 +66,14 @@ def seal(m: SegmentMap, header: Header) -> bool:
         logger.error("%s", m.damage(bad_at or walk["offset"], state, walk["next_seq"] - 1))
         return False
     entry_at = L.INDEX_OFFSET + walk["index_count"] * L.INDEX_ENTRY_BYTES
-    m.write(
-        entry_at,
-        struct.pack(
-            "<QQQQQ",
-            walk["block_offset"],
-            walk["block_seq"],
-            walk["block_append_ns"],
-            walk["block_event_min_ns"],
-            walk["block_event_max_ns"],
-        ),
-    )
+    m.write(entry_at, segment.open_block(walk))
     index_count = walk["index_count"] + 1
     _core.fail_point("seal.indexed")
-    count = walk["count"]
-    summary = Summary(
-        data_end=walk["offset"],
-        last_frame=walk["last_frame"],
-        count=count,
-        first_seq=header.base_seq if count else 0,
-        last_seq=walk["next_seq"] - 1 if count else 0,
-        next_seq=walk["next_seq"],
-        first_append_ns=walk["first_append_ns"],
-        last_append_ns=walk["last_append_ns"],
-        event_min_ns=walk["event_min_ns"] if count else 0,
-        event_max_ns=walk["event_seen_max_ns"],
-        log_event_max_ns=walk["event_max_ns"],
-        sealed_ns=_core.now_ns(),
-        index_count=index_count,
+    summary = Summary.of(
+        walk,
         index_crc=m.crc_of(L.INDEX_OFFSET, index_count * L.INDEX_ENTRY_BYTES),
-        data_crc=walk["digest"] ^ 0xFFFFFFFF,
-        monotone=walk["monotone_here"],
-        log_monotone=walk["monotone"],
         topics=_topics(m, header.data_offset, walk["offset"]),
+        sealed_ns=_core.now_ns(),
     )
     files.allocate(m.fd, header.footer_offset, header.segment_bytes, m.path)
     _core.fail_point("seal.allocated")

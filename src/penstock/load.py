@@ -1,0 +1,321 @@
+"""Taking any amount of events into a log as one atomic unit.
+
+1. All events but the first go into a private log below the log's own directory, whose segments are
+   made as if they followed the active segment as it is now. They are synced.
+2. Under the write lock: if the log has moved on since, their frames get other seqs and times, and
+   are synced again.
+3. The segments get their names, and so does an empty one to go on in; the directory is synced.
+   Nothing leads to them yet: whoever dies here leaves segments that recovery moves out of the way.
+4. The first event and a roll frame that leads to the rest are written to the active segment, as one
+   batch. Now all are part of the log. (Without that event an active segment that is still empty,
+   and the first private one, would cover the same seqs.)
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from penstock import _core, durability, files, producers, segment
+from penstock import layout as L
+from penstock.control import position
+from penstock.ending import Active
+from penstock.errors import Conflict, PenstockError, TooLarge, Usage, WrongType
+from penstock.event import Buffer, Entry
+from penstock.producers import Done, Table
+from penstock.recovery import LOAD, NEXT, put_in_place, start_segment, successor_of
+from penstock.segment import Header
+from penstock.settings import Settings
+from penstock.steward.roll import allocate_to, enter_empty, go_on_in
+from penstock.times import to_ns
+
+if TYPE_CHECKING:
+    from penstock.log import Log
+
+BATCH_BYTES_MAX = 4 << 20
+BATCH_EVENTS_MAX = 20_000
+
+Parts: TypeAlias = dict[str, Any]
+Batch: TypeAlias = "list[Buffer | Entry]"
+
+_attempts = itertools.count()
+
+
+def load_into(
+    log: Log,
+    values: Iterable[Buffer | Entry],
+    parts: Parts,
+    *,
+    expect: int | None,
+    producer: tuple[str, int] | None,
+    durable: bool,
+    timeout: float | None,
+    progress: Callable[[int], None] | None,
+) -> range:
+    """Append all of ``values``; what fits one batch goes the short way."""
+    log._check_writable()
+    log._head()  # opens the log anew in a child
+    who, n = _core.check_producer(producer) if producer is not None else (b"", 0)
+    if who:
+        done, _ = log._produced(who, n)
+        if done is not None:
+            return _acknowledge(log, done, durable, timeout)
+    settings = log.settings
+    batches = _batches(values, min(BATCH_BYTES_MAX, segment.room_in(settings.segment_size) // 4))
+    first = next(batches, [])
+    second = next(batches, None)
+    if not first and who:
+        raise Usage(f"there is nothing to load, so nothing to remember of {producer!r}")
+    if second is None:
+        try:
+            seqs = log.extend(first, **parts, expect=expect, producer=producer, timeout=timeout)
+        except TooLarge:
+            if len(first) == 1:
+                raise
+            second = []  # topics and headers make it more than a segment takes
+        else:
+            if progress is not None:
+                progress(len(seqs))
+            return _acknowledge(log, seqs, durable, timeout)
+    private = _Private(log, settings, first.pop(0), parts)
+    try:
+        for batch in itertools.chain((first, second), batches):
+            private.extend(batch, parts)
+            if progress is not None:
+                progress(private.count)
+        private.finish()
+        seqs = private.publish(expect, who, n, timeout)
+    finally:
+        private.remove()
+    return _acknowledge(log, seqs, durable, timeout)
+
+
+def _acknowledge(log: Log, seqs: range, durable: bool, timeout: float | None) -> range:
+    if durable and seqs:
+        log.wait_durable(seqs[-1], timeout)
+    return seqs
+
+
+def _batches(values: Iterable[Buffer | Entry], room: int) -> Iterator[Batch]:
+    """The values in order, in lists that a segment takes several of."""
+    if not hasattr(values, "__iter__"):
+        raise WrongType(f"load takes values one after the other, not {type(values).__name__}")
+    batch: Batch = []
+    left = room
+    for item in values:
+        nbytes = L.FRAME_HEADER_BYTES + _length(item.value if isinstance(item, Entry) else item)
+        if batch and (nbytes > left or len(batch) >= BATCH_EVENTS_MAX):
+            yield batch
+            batch, left = [], room
+        batch.append(item)
+        left -= nbytes
+    if batch:
+        yield batch
+
+
+def _length(value: object) -> int:
+    """How long a value is; what is none is for ``extend`` to refuse."""
+    try:
+        return memoryview(value).nbytes  # type: ignore[arg-type]
+    except TypeError:
+        return 0
+
+
+class _Private:
+    """A log below the log's directory, until its segments become the log's."""
+
+    def __init__(self, log: Log, settings: Settings, first: Buffer | Entry, parts: Parts) -> None:
+        self._log = log
+        self._attached = log._live()
+        self._path = os.path.join(log.path, f"{LOAD}{self._attached.token}-{next(_attempts)}.tmp")
+        self._files: list[str] = []
+        self._headers: list[Header] = []
+        self.count = 1
+        entry = first if isinstance(first, Entry) else Entry(first)
+        own = entry._asdict()
+        self._event = {k: parts.get(k) if v is None else v for k, v in own.items()}
+        self._nbytes = log._frame_bytes(**self._event)
+        if self._nbytes > segment.room_in(settings.segment_size):
+            raise TooLarge(f"{self._nbytes} bytes do not fit a segment of {settings.segment_size}")
+        with self._attached.locked():
+            end = self._end()
+            self._guess = self._attached.get(L.C_HEAD)
+            self._stamp_ns = max(_core.now_ns(), end.walk["last_append_ns"])
+            self._note_first(end)
+            after, _ = successor_of(end)
+        self._first = replace(after, producers_bytes=0, producers_crc=0)
+        files.make_dir(self._path, settings.dir_mode)
+        try:
+            self._into = type(log)(
+                self._path,
+                writable=True,
+                create=True,
+                settings=settings,
+                timeout=None,
+                any_file_system=True,
+                private=self._first,
+            )
+        except BaseException:
+            files.remove_tree(self._path)
+            raise
+
+    def _end(self) -> Active:
+        """Under the write lock: the active segment, in order, with room for the first event."""
+        log, attached = self._log, self._attached
+        log._repair_if_needed(attached)
+        m, header = log._map_active(attached)
+        end = log._state(attached, m, header)
+        if end.walk["offset"] + self._nbytes > header.frames_end:
+            log._roll(attached, m, header)
+            m, header = log._map_active(attached)
+            end = log._state(attached, m, header)
+        return end
+
+    def _note_first(self, end: Active) -> None:
+        """Bring ``end`` to where it will be behind the first event."""
+        given = self._event["time"]
+        event_ns = self._stamp_ns if given is None else to_ns(given, "time")
+        walk = end.walk
+        walk["monotone"] = walk["monotone"] and event_ns >= walk["event_max_ns"]
+        walk["event_max_ns"] = max(walk["event_max_ns"], event_ns)
+        walk["last_append_ns"] = self._stamp_ns
+        walk["next_seq"] += 1
+
+    def extend(self, batch: Batch, parts: Parts) -> None:
+        """Take one batch; in halves, if topics and headers make it too large for a segment."""
+        try:
+            self.count += len(self._into.extend(batch, **parts))
+        except TooLarge:
+            if len(batch) == 1:
+                raise
+            self.extend(batch[: len(batch) // 2], parts)
+            self.extend(batch[len(batch) // 2 :], parts)
+
+    def finish(self) -> None:
+        """Have all of it on the device, and every segment ended by a roll frame."""
+        self._into.steward.roll()
+        self._into.close()
+        names = sorted(n for n in files.list_dir(self._path) if segment.is_name(n))
+        files.unlink(os.path.join(self._path, names.pop()))  # the empty one behind the last roll
+        self._files = [os.path.join(self._path, n) for n in names]
+        for path in self._files:
+            fd = files.open_file(path, write=True)
+            try:
+                files.sync_data(fd, path)
+            finally:
+                files.close(fd)
+
+    def publish(self, expect: int | None, who: bytes, n: int, timeout: float | None) -> range:
+        """Make it part of the log."""
+        log, attached = self._log, self._attached
+        with attached.locked(timeout):
+            if attached.get(L.C_POISONED):
+                raise log._poisoned_error()
+            end = self._end()
+            first = end.walk["next_seq"]
+            if expect is not None and expect != first - 1:
+                raise Conflict(
+                    f"{log.path}: expected seq {expect} to be the last one, but it is {first - 1}; "
+                    "nothing was written: read what is new and decide again"
+                )
+            table = producers.table_of(end.map, end.header, end.walk["producer_offset"])
+            if who:
+                done = table.done(log.path, who, n)
+                if done is not None:
+                    return done
+                table.note(who, Done(n, first, self.count))
+            moved = attached.get(L.C_HEAD) != self._guess
+            if moved:
+                self._stamp_ns = max(_core.now_ns(), end.walk["last_append_ns"])
+            self._note_first(end)
+            self._take_over(end, self._renumber(end, moved=moved), table)
+        log._look_ahead()
+        return range(first, first + self.count)
+
+    def _renumber(self, end: Active, *, moved: bool) -> Active:
+        """The last private segment as it stands; all with other seqs if the log has moved on."""
+        shift = end.walk["next_seq"] - self._first.base_seq
+        state = end
+        for path in self._files:
+            m, header = segment.map_segment(path, write=True)
+            walk: dict[str, Any] = {}
+            if moved or path == self._files[-1]:
+                walk, _, _ = m.walk(m.grown(), check_crc=False)
+            if moved:
+                m.restamp(walk["offset"], shift, self._stamp_ns)
+                header = replace(
+                    header,
+                    base_seq=header.base_seq + shift,
+                    number=state.header.number + 1,
+                    prior_append_ns=state.walk["last_append_ns"],
+                    prior_event_max_ns=state.walk["event_max_ns"],
+                    monotone=state.walk["monotone"],
+                    settings=end.settings.to_json(),
+                )
+                segment.write_start(m.fd, header, b"", path)
+                m, header = segment.map_segment(path, write=True)
+                walk, _, _ = m.walk(m.grown(), check_crc=False, write_index=True)
+                files.sync_data(m.fd, path)
+            self._headers.append(header)
+            state = Active(m, header, walk)
+        return state
+
+    def _take_over(self, end: Active, last: Active, table: Table) -> None:
+        """Name the segments, then commit the roll frame that leads to them."""
+        log, attached = self._log, self._attached
+        settings = end.settings
+        packed = table.pack(settings.segment_size // L.PRODUCERS_SHARE)
+        fresh = replace(
+            successor_of(last)[0],
+            segment_bytes=settings.segment_size,
+            settings=settings.to_json(),
+            producers_bytes=len(packed),
+            producers_crc=_core.crc32c(packed) if packed else 0,
+        )
+        offset = end.walk["offset"]
+        behind = offset + self._nbytes + L.FRAME_HEADER_BYTES
+        allocate_to(attached, end.map, end.header, behind)
+        start_segment(log.path, fresh, packed, settings)
+        sources = [*self._files, os.path.join(log.path, NEXT)]
+        named: list[str] = []
+        try:
+            for source, header in zip(sources, [*self._headers, fresh], strict=True):
+                put_in_place(source, log.path, header)
+                named.append(os.path.join(log.path, segment.file_name(header.base_seq)))
+                _core.fail_point("load.named")
+            with durability.poisoning(attached):
+                files.sync_dir(attached.dir_fd, log.path)
+            empty = enter_empty(log.path, fresh)  # behind the commit nothing may fail any more
+        except BaseException:
+            self._take_back(named)
+            raise
+        attached.put(L.C_RESERVED, position(end.map.number, behind))
+        _core.fail_point("load.reserved")
+        log._write_ending(
+            end.map,
+            offset,
+            end.walk["last_frame"],
+            end.walk["next_seq"] - 1,
+            self._stamp_ns,
+            **self._event,
+        )
+        _core.fail_point("load.committed")
+        go_on_in(attached, empty)
+        _core.fail_point("load.published")
+
+    def _take_back(self, named: list[str]) -> None:
+        try:
+            for path in named:
+                files.unlink(path)
+        except PenstockError:
+            self._attached.put32(L.C_SUSPECT, 1)  # the next holder moves them out of the way
+
+    def remove(self) -> None:
+        """Delete what did not become part of the log; if that fails, the next first open does."""
+        self._into._release()
+        with suppress(PenstockError):
+            files.remove_tree(self._path)

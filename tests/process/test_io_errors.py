@@ -1,0 +1,310 @@
+"""A device that fails: any call into the system, at any moment, costs no more than an exception.
+
+A process does a bit of everything while the n-th call of one function of libc on the log's files
+fails, for every n that there is; other processes have the log open meanwhile. It may be told only
+by typed errors, must find everything that was acknowledged, and go on as soon as the device does.
+A failed sync is final: nobody appends or calls anything durable until all have closed the log.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import penstock
+from tests.support import faulty
+from tests.support.acks import Acks
+from tests.support.attempts import Attempts, Refusal
+from tests.support.fixtures import STORM
+from tests.support.jobs import report, wait_file
+from tests.support.scene import Scene
+from tests.support.workers import Crew
+
+pytestmark = pytest.mark.process
+
+SEGMENT = 64 << 10
+OPERATIONS = [[10], [0, 300, 5000], [34_000], [1], [4000], [18_000, 18_000], [7]]
+SYNCS = {"fsync", "fdatasync"}
+FUNCTIONS = [f for f in faulty.FUNCTIONS if f not in ("stat", "fstat", "ftruncate")]
+CUT = 0  # instead of an errno: a write that takes only half of what it was given
+
+# How long the failure lasts: one call, until the log is closed, or beyond that.
+LASTS = ["once", "until-close", "beyond-close"]
+
+
+class Fault(NamedTuple):
+    """What fails, and for how long."""
+
+    function: str
+    code: int
+    lasts: str
+
+
+def work(log: penstock.Log, mine: Acks, attempt: Attempts, *, alone: bool = False) -> None:
+    """A bit of everything that a process does with a log; ``alone``: no other syncs it."""
+    for sizes in OPERATIONS:
+        attempt("append", partial(mine.append, log, sizes))
+    attempt("durable", partial(append_durably, log, mine, [50], alone))
+    attempt("roll", log.steward.roll)
+    attempt("append", partial(mine.append, log, [30, 40]))
+    if alone:
+        attempt("load", partial(mine.load, log, [800] * 100))
+    attempt("sync", partial(sync, log))
+    attempt("durable", partial(append_durably, log, mine, [50, 9000], alone))
+    attempt("read", lambda: sum(1 for _ in log))
+    attempt("read back", lambda: sum(1 for _ in reversed(log)))
+    attempt("get", lambda: log[log.first_seq])
+    attempt("stats", log.stats)
+    attempt("verify", log.verify)
+
+
+def append_durably(log: penstock.Log, mine: Acks, sizes: list[int], alone: bool) -> None:
+    """Append; when it returns, the events are durable, by every sign that there is."""
+    before, syncs = log.durable_seq, faulty.count_syncs() if alone else 0
+    seq = mine.append(log, sizes, durable=True)
+    assert log.durable_seq >= seq + len(sizes) - 1 > before
+    assert not alone or faulty.count_syncs() > syncs
+
+
+def sync(log: penstock.Log) -> None:
+    """Sync; when it returns, everything is durable."""
+    last = log.sync()
+    assert log.durable_seq >= last
+
+
+def work_amid_faults(path: str, acks: str, go: str, fault: list[Any], nth: int) -> None:
+    """Open, work, close and open again while calls fail; then, with others at it, without."""
+    function, code, lasts = fault
+    mine = Acks(acks, "faulty")
+    attempt = Attempts()
+    faulty.arm(path, [function], nth, code, lasting=lasts != "once")
+
+    def opened() -> penstock.Log | None:
+        return attempt("open", lambda: penstock.open(path, segment_size=SEGMENT, timeout=10))
+
+    log = opened() or opened()
+    poisoned = False
+    if log is not None:
+        before = faulty.count_hits_in_use()
+        work(log, mine, attempt, alone=True)
+        poisoned = function in SYNCS and faulty.count_hits_in_use() > before
+        if poisoned or lasts == "until-close":
+            faulty.disarm()
+            work_well(log, mine, poisoned=poisoned)
+        attempt("close", log.close)
+        poisoned = function in SYNCS and faulty.count_hits_in_use() > before
+    log = opened()
+    faulty.disarm()
+    report(refused=attempt.refusals, hits=faulty.count_hits(), poisoned=poisoned)
+    if go:
+        wait_file(go)
+    if log is None:
+        log = penstock.open(path, segment_size=SEGMENT)
+    work_well(log, mine, poisoned=poisoned and bool(go))
+    log.close()
+
+
+def work_well(log: penstock.Log, mine: Acks, *, poisoned: bool) -> None:
+    """Work without a fault: nothing is refused, or, behind a failed sync, all that writes."""
+    attempt = Attempts()
+    durable = log.durable_seq
+    work(log, mine, attempt)
+    if poisoned:
+        assert {kind for _, kind, _ in attempt.refusals} == {"Poisoned"}, attempt.refusals
+        refused = [what for what, _, _ in attempt.refusals]
+        assert refused.count("append") == len(OPERATIONS) + 1, refused
+        assert refused.count("durable") == 2, refused
+        assert log.durable_seq == durable
+    else:
+        assert not attempt.refusals
+
+
+def watch(path: str, acks: str, go: str) -> None:
+    """Another process: it has the log open all along, and works when the faults are over."""
+    log = penstock.open(path)
+    mine = Acks(acks, "witness")
+    mine.append(log, [50])
+    report(ready=True)
+    wait_file(go)
+    attempt = Attempts()
+    work(log, mine, attempt)
+    log.close()
+    report(refused=attempt.refusals)
+
+
+def nothing(_: Scene) -> None:
+    """There is no log yet."""
+
+
+def closed(scene: Scene) -> None:
+    """A log that was closed in order."""
+    scene.seed(SEGMENT)
+
+
+def torn(scene: Scene) -> None:
+    """A log whose control is lost and whose last append a dead process left unfinished."""
+    scene.seed(SEGMENT)
+    scene.start("write", "torn", operations=[[9, 9, 9]], fail=["publish.batch_body", 2, 9]).died()
+    (scene.path / "control").unlink()
+
+
+STATES = {"nothing": nothing, "closed": closed, "torn": torn, "beside": closed}
+
+
+def one_run(
+    crew: Crew, faulty_crew: Crew, directory: Path, state: str, fault: Fault, nth: int
+) -> bool:
+    """One process, one fault; whether there was an n-th call to fail."""
+    directory.mkdir()
+    scene = Scene(crew, directory)
+    STATES[state](scene)
+    go = scene.file("go") if state == "beside" else ""
+    witness = None
+    if go:
+        args = {"path": str(scene.path), "acks": str(scene.acks_of("witness")), "go": str(go)}
+        witness = scene.run("run_in_worker", module=__name__, function="watch", args=args)
+        witness.wait_report("ready")
+    args = {"path": str(scene.path), "acks": str(scene.acks_of("faulty")), "go": str(go)}
+    worker = faulty_crew.start(
+        directory,
+        "run_in_worker",
+        module=__name__,
+        function="work_amid_faults",
+        args=args | {"fault": list(fault), "nth": nth},
+    )
+    refusals: list[Refusal] = worker.wait_report("refused")
+    for what, kind, code in refusals:
+        expected = code == fault.code and kind in ("Io", "DiskFull")
+        assert expected or kind == "Poisoned", f"{what}: {kind} with errno {code}"
+    poisoned = worker.wait_report("poisoned")
+    if witness is not None:
+        Path(go).touch()
+        witness.done()
+        told = witness.wait_report("refused")
+        if poisoned:
+            assert {what for what, _, _ in told} >= {"append", "durable"}, told
+            assert {kind for _, kind, _ in told} == {"Poisoned"}, told
+        else:
+            assert not told
+    worker.done()
+    scene.check_goes_on()
+    return bool(worker.wait_report("hits"))
+
+
+def faults_of(function: str) -> Iterator[Fault]:
+    """Every way in which a function can fail."""
+    if function == "fcntl":  # the locks of a local file fail at most for a moment
+        yield Fault(function, errno.ENOLCK, "once")
+        return
+    for code in (errno.EIO, errno.ENOSPC):
+        for lasts in LASTS:
+            yield Fault(function, code, lasts)
+    if function in ("pwrite", "pwritev"):
+        yield Fault(function, CUT, "once")
+        yield Fault(function, CUT, "beyond-close")
+
+
+def cases(function: str, state: str) -> Iterator[tuple[Fault, Iterator[int]]]:
+    """What to try: everything in a storm, else a part that is different for each state."""
+    faults = list(faults_of(function))
+    turn = list(STATES).index(state)
+    if STORM:
+        for fault in faults:
+            yield fault, itertools.count(1)
+    elif function in SYNCS:
+        yield faults[turn % len(LASTS)], itertools.chain(range(1, 5), itertools.count(5, 6))
+    else:
+        begin = FUNCTIONS.index(function) + turn
+        for n in (1 + turn, 6 + 5 * turn):
+            yield faults[(begin + n) % len(faults)], iter([n])
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.timeout(3000 if STORM else 300)
+def test_call_that_fails(
+    crew: Crew, faulty_crew: Crew, tmp_path: Path, function: str, state: str
+) -> None:
+    """Whichever call fails, the errors are typed, nothing is lost, and all processes go on."""
+    for number, (fault, places) in enumerate(cases(function, state)):
+        for nth in places:
+            directory = tmp_path / f"{number}-{nth}"
+            try:
+                there_was = one_run(crew, faulty_crew, directory, state, fault, nth)
+            except AssertionError as error:
+                raise AssertionError(f"call {nth} of {fault}: {error}") from error
+            shutil.rmtree(directory)
+            if not there_was:
+                break
+        if not (STORM or there_was):
+            break
+
+
+def append_until_poisoned(path: str, acks: str, nth: int, go: str, end: str) -> None:
+    """Append durably until somebody's sync fails; here it does at the nth, if that is not 0."""
+    log = penstock.open(path)
+    name = Path(acks).stem
+    mine = Acks(acks, name)
+    report(ready=True)
+    wait_file(go)
+    faulty.arm(path, ["fdatasync"], nth, errno.EIO)
+    last, attempt = 0, Attempts()
+    while not attempt.refusals:
+        last = attempt("append", partial(mine.append, log, [100], durable=True)) or last
+    for _ in range(3):
+        attempt("append", partial(mine.append, log, [100]))
+        attempt("durable", partial(mine.append, log, [100], durable=True))
+        attempt("sync", lambda: log.sync(wait=False))
+    assert len(attempt.refusals) == 10
+    report(refusals=attempt.refusals, last=last)
+    wait_file(end)
+    handed_out = [e.seq for e in log.read(durable=True)]
+    report(durable_seq=log.durable_seq, read=len(list(log)), handed_out=len(handed_out))
+    log.close()
+
+
+@pytest.mark.parametrize("nth", range(1, 40) if STORM else [1, 2, 5])
+def test_failed_sync_among_many(crew: Crew, faulty_crew: Crew, tmp_path: Path, nth: int) -> None:
+    """One process's failed sync stops all; none was told of a durable event that is not."""
+    scene = Scene(crew, tmp_path)
+    scene.seed()
+    go, end = scene.file("go"), scene.file("end")
+    workers = [
+        faulty_crew.start(
+            tmp_path,
+            "run_in_worker",
+            module=__name__,
+            function="append_until_poisoned",
+            args={
+                "path": str(scene.path),
+                "acks": str(scene.acks_of(name)),
+                "nth": nth if name == "unlucky" else 0,
+                "go": str(go),
+                "end": str(end),
+            },
+        )
+        for name in ("unlucky", "one", "two")
+    ]
+    for worker in workers:
+        worker.wait_report("ready")
+    go.touch()
+    for worker in workers:
+        (_, first, _), *later = worker.wait_report("refusals")
+        assert first == ("Io" if worker is workers[0] else "Poisoned")
+        assert {kind for _, kind, _ in later} == {"Poisoned"}
+    end.touch()
+    for worker in workers:
+        worker.done()
+    durable = {worker.wait_report("durable_seq") for worker in workers}
+    assert len(durable) == 1
+    assert all(worker.wait_report("last") <= max(durable) for worker in workers)
+    assert {worker.wait_report("handed_out") for worker in workers} == durable
+    assert len({worker.wait_report("read") for worker in workers}) == 1
+    scene.check_goes_on()

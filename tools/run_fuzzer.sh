@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Runs tests/fuzz/segments.py with the arguments given, against the build in build/fuzz.
+#
+# The compiled core takes the runtime of its sanitizers, and the fuzzer that reads its coverage, from
+# one library that atheris brings along and that must be there before Python is. Objects get memory
+# of their own (PYTHONMALLOC), so that a read past the end of one is seen.
+set -euo pipefail
+cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
+
+runtime=$(.venv/bin/python -c 'import atheris; print(atheris.path())')/asan_with_fuzzer.so
+export LD_PRELOAD=$runtime PYTHONPATH=$PWD/build/fuzz PYTHONMALLOC=malloc
+export ASAN_OPTIONS=detect_leaks=0:malloc_context_size=2:quarantine_size_mb=16 UBSAN_OPTIONS=print_stacktrace=1
+exec .venv/bin/python -m tests.fuzz.segments "$@"
