@@ -525,6 +525,8 @@ cdef class LogCore:
                     f"{self.path}: another process held the write lock for {timeout} s; "
                     "nothing was written, try again"
                 )
+            elif rc == BROKEN:
+                raise control.lock_error()
             elif rc == POISONED:
                 raise self._poisoned_error()
             elif rc == CONFLICT:

@@ -32,6 +32,7 @@ cdef class Control:
     cdef uint32_t pins
     cdef uint32_t thread_lock
     cdef uint32_t thread_syncs
+    cdef int lock_errno      # why the lock cannot be had, if that is BROKEN
     cdef bint closing
 
     def __cinit__(self):
@@ -207,7 +208,10 @@ cdef class Control:
                         psk_fail(FP_TOOK_OVER)
                     psk_store32(self.words + PSK_C_LOCK, self.token)
                     return OK
+                self.lock_errno = errno
                 psk_store32(&self.thread_lock, 0)
+                if self.lock_errno != EAGAIN and self.lock_errno != EINTR:
+                    return BROKEN
             psk_fail(FP_WAITING)
             if deadline_ns >= 0 and psk_monotonic_ns() >= deadline_ns:
                 return TIMED_OUT
@@ -301,6 +305,9 @@ cdef class Control:
         psk_store32(self.words + PSK_C_WAITING, 1)
         self.wake_readers()
 
+    cdef object lock_error(self):
+        return from_os(OSError(self.lock_errno, ""), "locking", "control")
+
     cdef int lock_or_raise(self, timeout) except -1:
         """Take the write lock, for work in Python. Raises Busy after ``timeout`` seconds."""
         cdef int64_t deadline = deadline_after(timeout)
@@ -315,6 +322,8 @@ cdef class Control:
                     rc = self.lock_wait(deadline)
                 if rc == OK:
                     return 0
+                if rc == BROKEN:
+                    raise self.lock_error()
                 if rc == TIMED_OUT:
                     raise Busy(f"another process held the write lock for {timeout:.3g} s; try again")
                 PyErr_CheckSignals()

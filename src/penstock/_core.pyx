@@ -240,6 +240,7 @@ cdef enum:
     INTERRUPTED = 5  # look for signals, then go on waiting
     POISONED = 6
     CONFLICT = 7     # expect= does not hold
+    BROKEN = 9       # the lock cannot be had at all
     STALE = 8        # another producer appended since the table of producers was read
 
 cdef uint64_t U64_MAX = <uint64_t>-1

@@ -120,7 +120,7 @@ def is_dir(path: str) -> bool | None:
         try:
             return stat.S_ISDIR(os.stat(path).st_mode)
         except FileNotFoundError:
-            return False if os.path.lexists(path) else None
+            return False if os.path.islink(path) else None
         except NotADirectoryError:
             return None
 

@@ -187,9 +187,10 @@ def _judge_slots(place: Place) -> None:
         "producer_offset": slot.producer_offset,
         "index_count": slot.index_count,
         "event_max_ns": slot.event_max_ns,
-        "monotone": slot.monotone,
         "next_seq": slot.last_seq + 1,
     }
+    if slot.monotone:  # not to know is no lie
+        told["monotone"] = True
     if reached and not found.guessed and any(marked[k] != v for k, v in told.items()):
         at = L.SLOT_A_OFFSET if found.slots[0] is slot else L.SLOT_B_OFFSET
         place.say(

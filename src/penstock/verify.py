@@ -286,7 +286,8 @@ class _Survey:
         ):
             return False
         walk = frames.tail.walk if frames.tail is not None else frames.walk
-        if self.peek is not None and self.peek.words[L.C_HEAD] >> 32 > header.number:
+        head = self.peek.words[L.C_HEAD] >> 32 if self.peek is not None else 0
+        if any(s.header is not None and s.header.number == head for s in later):
             return False
         return not any(
             s.claims
