@@ -51,8 +51,8 @@ SCRIPTS = {
     "closed and opened": "open 10 close / open 5000 1,2 sync 9 close / open roll 3 close / open 1!",
     "two handles": "open b:open 10 b:5! 9000 b:roll 7 b:sync b:3 roll 8 sync b:keep b:1 2! keep 40 "
     "close b:5,6 b:close",
-    "loads": "open 10 12*5000 20 keep x1=9*9001! 30 roll 8*6000 40 b:open b:50 keep 9! close "
-    "b:close",
+    "loads": "open 10 12*5000 20 keep x1=9*9001! 30 roll 8*6000 40 b:open b:9*6000 50 b:60 keep 9! "
+    "12*5000 7! close b:close",
     "dead loads": "open 10! 9*6000@load.named / open 20 9*6000@load.reserved / open 30 "
     "9*6000@load.committed / open 40! x1=9*6000@load.published / open 5 6! close",
     "a dead batch": "open 10! 4000,3000,400@publish.written / open 4000 3 3! 3001 10",

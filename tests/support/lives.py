@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import pickle
 import random
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -169,7 +170,8 @@ class Life:
     ) -> None:
         """Append one event, or a batch."""
         log = self.logs[by]
-        items, seqs = self._begin(sizes, producer)
+        items = self._make(sizes)
+        seqs = self._note(items, producer)
         if producer is not None:
             producer = (producer[0], producer[1])
         if self.recorder is not None:
@@ -201,29 +203,36 @@ class Life:
         durable: bool = False,
         producer: tuple[str, int] | None = None,
     ) -> None:
-        """Load more than a segment takes."""
-        items, seqs = self._begin([size] * count, producer)
-        self.ledger.events[-count:] = [
-            (moment, item._replace(batch_left=None)) for moment, item in self.ledger.events[-count:]
-        ]
+        """Load more than a segment takes; if there is another handle, it appends meanwhile."""
+        items = [item._replace(batch_left=None) for item in self._make([size] * count)]
+        seqs = range(0)
+
+        def entries() -> Iterator[Entry]:
+            nonlocal seqs
+            yield from map(entry_of, items[:-1])
+            for other in self.logs.keys() - {by}:
+                self.append([10], by=other)
+            seqs = self._note(items, producer)
+            yield entry_of(items[-1])
+
         if producer is not None:
             producer = (producer[0], producer[1])
-        got = self.logs[by].load(map(entry_of, items), durable=durable, producer=producer)
+        got = self.logs[by].load(entries(), durable=durable, producer=producer)
         assert got == seqs
 
-    def _begin(
-        self, sizes: list[int], producer: tuple[str, int] | None
-    ) -> tuple[list[Item], range]:
-        """Put events into the ledger that are about to be appended as one unit."""
+    def _make(self, sizes: list[int]) -> list[Item]:
+        self.ledger.begun += 1
+        return make_items(self.ledger.begun, sizes)
+
+    def _note(self, items: list[Item], producer: tuple[str, int] | None) -> range:
+        """Put events into the ledger that are about to be appended as one unit; their seqs."""
         ledger = self.ledger
-        ledger.begun += 1
-        items = make_items(ledger.begun, sizes)
-        seqs = range(len(ledger.events) + 1, len(ledger.events) + len(sizes) + 1)
+        seqs = range(len(ledger.events) + 1, len(ledger.events) + len(items) + 1)
         ledger.events += [(self.moment, item) for item in items]
         ledger.units.append(seqs)
         if producer is not None:
             ledger.produced.append(Produced(producer[0], producer[1], seqs))
-        return items, seqs
+        return seqs
 
     def configure(self, segment_size: int, *, by: str = "") -> None:
         """Change a setting."""
