@@ -289,7 +289,7 @@ def test_power_loss(crew: Crew, tmp_path: Path, name: str) -> None:
     history, ledger = record(crew, tmp_path, SCRIPTS[name])
     trial = Trial(tmp_path, seed=len(name))
     few = 160 if "dead" in name else 60
-    trial.power_fails(history, ledger, Budget(3000, 512, 12, 4) if STORM else Budget(few, 48, 2, 2))
+    trial.power_fails(history, ledger, Budget(2000, 512, 12, 4) if STORM else Budget(few, 48, 2, 2))
     assert trial.losses
 
 
