@@ -35,9 +35,9 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 # A script is a line of words, with a slash where another process goes on. A word is open, sync,
 # roll, keep (what the keeper's thread does in a pause) or close; set=128 changes a setting; sizes,
-# 10 or 5,6000,0 for a batch, are appended: 10! durably, x3=10 by the producer x as number 3. "b:"
-# before a word has a second handle do it, "@" and a fail-point behind it has the process die there,
-# "?" has the sync in it fail.
+# 10 or 5,6000,0 for a batch, are appended: 10! durably, x3=10 by the producer x as number 3; 5*9000
+# loads five events of that size. "b:" before a word has a second handle do it; "@" and a fail-point
+# behind it has the process die there, "?" has the sync in it fail.
 SCRIPTS = {
     "creation": "open 10! 20 close",
     "appends": "open 10 3000 5,6000,0 sync 100 200! 1,2,3 9000 sync 4000,4000,4000 1 close",
@@ -51,6 +51,10 @@ SCRIPTS = {
     "closed and opened": "open 10 close / open 5000 1,2 sync 9 close / open roll 3 close / open 1!",
     "two handles": "open b:open 10 b:5! 9000 b:roll 7 b:sync b:3 roll 8 sync b:keep b:1 2! keep 40 "
     "close b:5,6 b:close",
+    "loads": "open 10 12*5000 20 keep x1=9*9001! 30 roll 8*6000 40 b:open b:9*6000 50 b:60 keep 9! "
+    "12*5000 7! close b:close",
+    "dead loads": "open 10! 9*6000@load.named / open 20 9*6000@load.reserved / open 30 "
+    "9*6000@load.committed / open 40! x1=9*6000@load.published / open 5 6! close",
     "a dead batch": "open 10! 4000,3000,400@publish.written / open 4000 3 3! 3001 10",
     "a dead repairer": "open 10! 4000,3000,400@publish.written / open@repair.zeroed / "
     "open 4000 10 3!",
@@ -70,7 +74,7 @@ def steps_of(line: str) -> list[Step]:
 
 
 def _step_of(word: str) -> Step:
-    parts = r"(?:(b):)?(?:([a-z]+)(\d*)(?:=|$|(?=[@?])))?([\d,]*)(!?)(\??)(?:@(.+))?"
+    parts = r"(?:(b):)?(?:([a-z]+)(\d*)(?:=|$|(?=[@?])))?([\d,*]*)(!?)(\??)(?:@(.+))?"
     match = re.fullmatch(parts, word)
     assert match is not None, word
     by, name, number, sizes, durable, fails, dies = match.groups()
@@ -80,7 +84,11 @@ def _step_of(word: str) -> Step:
     if name == "set":
         step = {"do": "configure", "segment_size": int(sizes) << 10}
     elif sizes:
-        step = {"do": "append", "sizes": [int(size) for size in sizes.split(",")]}
+        count, _, size = sizes.partition("*")
+        if size:
+            step = {"do": "load", "count": int(count), "size": int(size)}
+        else:
+            step = {"do": "append", "sizes": [int(size) for size in sizes.split(",")]}
         step |= {"producer": [name, int(number)]} if name else {}
         step |= {"durable": True} if durable else {}
     return step | more
@@ -88,6 +96,7 @@ def _step_of(word: str) -> Step:
 
 DEATHS = {
     "open": ["repair.walked", "repair.zeroed", "control.written", "open.settled"],
+    "load": ["prepare.made", "load.named", "load.reserved", "load.committed", "load.published"],
     "append": ["publish.body", "publish.batch_body", "publish.written", "publish.commit"],
     "configure": ["publish.written", "publish.commit"],
     "sync": ["sync.begun", "sync.synced", "sync.checkpointed"],
@@ -125,7 +134,10 @@ def random_word(rng: random.Random, numbers: dict[str, int]) -> str:
     sizes = [rng.choice((0, 5, 200, 1001, 4056, 6000)) for _ in range(few)]
     if rng.random() < 0.08:
         sizes = [rng.randrange(32_000, 36_000)]
-    word = ",".join(map(str, sizes)) + rng.choice(("!", "", ""))
+    word = ",".join(map(str, sizes))
+    if rng.random() < 0.05:
+        word = f"{rng.choice((6, 14))}*{rng.choice((5000, 9001))}"
+    word += rng.choice(("!", "", ""))
     if rng.random() < 0.2:
         who = rng.choice("xy")
         numbers[who] += 1
@@ -277,7 +289,7 @@ def test_power_loss(crew: Crew, tmp_path: Path, name: str) -> None:
     history, ledger = record(crew, tmp_path, SCRIPTS[name])
     trial = Trial(tmp_path, seed=len(name))
     few = 160 if "dead" in name else 60
-    trial.power_fails(history, ledger, Budget(3000, 512, 12, 4) if STORM else Budget(few, 48, 2, 2))
+    trial.power_fails(history, ledger, Budget(2000, 512, 12, 4) if STORM else Budget(few, 48, 2, 2))
     assert trial.losses
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import pickle
 import random
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +35,7 @@ class Item(NamedTuple):
     key: bytes | None
     topic: str
     headers: tuple[tuple[str, bytes | None], ...]
-    batch_left: int
+    batch_left: int | None  # None: whatever it is
 
 
 def item_of(event: Event) -> Item:
@@ -60,6 +61,11 @@ def make_items(number: int, sizes: list[int]) -> list[Item]:
     return items
 
 
+def entry_of(item: Item) -> Entry:
+    """What to give to a log that is to take that event."""
+    return Entry(item.value, key=item.key, topic=item.topic or None, headers=item.headers or None)
+
+
 @dataclass(frozen=True)
 class Produced:
     """A producer's append: its number, and the seqs that it got."""
@@ -78,6 +84,7 @@ class Ledger:
     produced: list[Produced] = field(default_factory=list)
     sizes: list[tuple[int, int]] = field(default_factory=lambda: [(LONG_AGO, SEGMENT)])
     sizes_told: list[tuple[int, int]] = field(default_factory=lambda: [(LONG_AGO, 0)])
+    units: list[range] = field(default_factory=list)  # seqs that are there all or not at all
     begun: int = 0  # appends, lost ones too: no two are of the same bytes
 
     def must_hold(self, moment: int) -> int:
@@ -92,12 +99,14 @@ class Ledger:
             [(LONG_AGO, self.must_hold(moment))],
             list(self.produced),
             [(LONG_AGO, size) for when, size in self.sizes[least:] if when <= moment],
+            units=list(self.units),
             begun=self.begun,
         )
 
     def keep(self, count: int, size: int) -> None:
         """Whoever opened the log found so many events, and this setting: so it stays."""
         del self.events[count:]
+        self.units = [seqs for seqs in self.units if seqs[-1] <= count]
         self.produced = [p for p in self.produced if p.seqs[-1] <= count]
         if self.sizes[-1][1] != size:
             self.sizes = [(LONG_AGO, size)]
@@ -160,20 +169,13 @@ class Life:
         producer: tuple[str, int] | None = None,
     ) -> None:
         """Append one event, or a batch."""
-        log, ledger = self.logs[by], self.ledger
-        ledger.begun += 1
-        items = make_items(ledger.begun, sizes)
-        seqs = range(len(ledger.events) + 1, len(ledger.events) + len(sizes) + 1)
-        ledger.events += [(self.moment, item) for item in items]
+        log = self.logs[by]
+        items = self._make(sizes)
+        seqs = self._note(items, producer)
         if producer is not None:
             producer = (producer[0], producer[1])
-            ledger.produced.append(Produced(*producer, seqs))
         if self.recorder is not None:
             self.recorder.expect_publish(([0] if producer is not None else []) + sizes)
-        entries = [
-            Entry(item.value, key=item.key, topic=item.topic or None, headers=item.headers or None)
-            for item in items
-        ]
         got: range
         if len(items) == 1:
             item = items[0]
@@ -187,10 +189,50 @@ class Life:
             )
             got = range(seq, seq + 1)
         else:
-            got = log.extend(entries, durable=durable, producer=producer)
+            got = log.extend(map(entry_of, items), durable=durable, producer=producer)
         assert got == seqs
         if durable:
             assert log.durable_seq >= seqs[-1]
+
+    def load(
+        self,
+        count: int,
+        size: int,
+        *,
+        by: str = "",
+        durable: bool = False,
+        producer: tuple[str, int] | None = None,
+    ) -> None:
+        """Load more than a segment takes; if there is another handle, it appends meanwhile."""
+        items = [item._replace(batch_left=None) for item in self._make([size] * count)]
+        seqs = range(0)
+
+        def entries() -> Iterator[Entry]:
+            nonlocal seqs
+            yield from map(entry_of, items[:-1])
+            for other in self.logs.keys() - {by}:
+                self.append([10], by=other)
+            seqs = self._note(items, producer)
+            yield entry_of(items[-1])
+
+        if producer is not None:
+            producer = (producer[0], producer[1])
+        got = self.logs[by].load(entries(), durable=durable, producer=producer)
+        assert got == seqs
+
+    def _make(self, sizes: list[int]) -> list[Item]:
+        self.ledger.begun += 1
+        return make_items(self.ledger.begun, sizes)
+
+    def _note(self, items: list[Item], producer: tuple[str, int] | None) -> range:
+        """Put events into the ledger that are about to be appended as one unit; their seqs."""
+        ledger = self.ledger
+        seqs = range(len(ledger.events) + 1, len(ledger.events) + len(items) + 1)
+        ledger.events += [(self.moment, item) for item in items]
+        ledger.units.append(seqs)
+        if producer is not None:
+            ledger.produced.append(Produced(producer[0], producer[1], seqs))
+        return seqs
 
     def configure(self, segment_size: int, *, by: str = "") -> None:
         """Change a setting."""
@@ -236,9 +278,11 @@ def check_events(log: Log, ledger: Ledger, must: int) -> int:
     assert [e.seq for e in found] == list(range(1, count + 1))
     assert count <= len(wanted), f"{count} events are there, {len(wanted)} were appended"
     for event, item in zip(found, wanted, strict=False):
-        assert item_of(event) == item, f"seq {event.seq} is not what was appended"
+        left = event.batch_left if item.batch_left is None else item.batch_left
+        assert item_of(event) == item._replace(batch_left=left), f"seq {event.seq} is another event"
     assert count >= must, f"the events up to {must} were on the device, those up to {count} are"
-    assert count == 0 or found[-1].batch_left == 0, "the log ends inside a batch"
+    parted = [seqs for seqs in ledger.units if seqs[0] <= count < seqs[-1]]
+    assert not parted, f"the log ends at {count}, inside of what was appended as one"
     assert log.last_seq == count and log.first_seq == 1
     assert [e.seq for e in reversed(log)] == list(range(count, 0, -1))
     assert all(log[seq].seq == seq for seq in range(1, count + 1))
@@ -252,7 +296,7 @@ def check_producers(log: Log, ledger: Ledger) -> None:
     before = log.last_seq
     for done in {p.who: p for p in ledger.produced}.values():
         values = [log[seq].value or b"" for seq in done.seqs]
-        assert log.extend(values, producer=(done.who, done.n)) == done.seqs
+        assert log.load(values, producer=(done.who, done.n)) == done.seqs
         if done.n:
             with pytest.raises(Conflict):
                 log.append(b"", producer=(done.who, done.n - 1))

@@ -119,9 +119,16 @@ class Change:
     comes: str | None
     file: int
 
+    @property
+    def directory(self) -> str:
+        """The directory whose sync covers it; empty: the one that the history is about."""
+        return os.path.dirname((self.comes or self.goes or "").rstrip("/"))
+
     def needs(self, earlier: Change) -> bool:
         """Whether it cannot have happened without ``earlier``."""
         names = {self.goes, self.comes} - {None}
+        if self.comes is not None and self.directory:
+            names.add(f"{self.directory}/")
         return self.file == earlier.file or bool(names & {earlier.goes, earlier.comes})
 
 
@@ -134,7 +141,10 @@ Image = dict[str, tuple[int, tuple[bytes, ...]]]  # name -> size and pages
 
 @dataclass
 class History:
-    """What was seen of a directory's files, and which syncs there were."""
+    """What was seen of a directory's files, and which syncs there were.
+
+    Names are relative to it. That of a directory in it ends in a slash.
+    """
 
     moment: int = 0
     labels: list[str] = field(default_factory=lambda: ["start"])
@@ -143,27 +153,31 @@ class History:
     first_names: dict[str, int] = field(default_factory=dict)
     loose: frozenset[str] = frozenset()  # names of files of which nothing is expected
     changes: list[Change] = field(default_factory=list)
-    dir_syncs: list[tuple[int, int]] = field(default_factory=list)
+    dir_syncs: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, directory: Path, loose: frozenset[str] = frozenset()) -> History:
         """The history of a directory that is wholly on the device."""
         history = cls(loose=loose)
-        for number, name in enumerate(sorted(os.listdir(directory))):
-            history.files[number] = File.on_disk((directory / name).read_bytes())
+        for number, name in enumerate(sorted(_listing(str(directory)))):
+            there = directory / name
+            data = there.read_bytes() if there.is_file() else b""
+            history.files[number] = File.on_disk(data)
             history.names[name] = number
         history.first_names = dict(history.names)
         return history
 
     def look(self, directory: str, label: str) -> None:
         """Note what the files hold now; a new moment if that is new."""
-        assert set(os.listdir(directory)) == set(self.names), f"{label}: a change went unseen"
+        assert _listing(directory) == set(self.names), f"{label}: a change went unseen"
         following = self.moment + 1
         changed = False
         for name, number in self.names.items():
+            if name.endswith("/"):
+                continue
             with open(os.path.join(directory, name), "rb") as file:
                 new = self.files[number].take(file.read(), following)
-            changed |= new and name not in self.loose
+            changed |= new and not self._is_loose(name)
         if changed:
             self.pass_moment(label)
 
@@ -187,11 +201,11 @@ class History:
     def options(self, moment: int) -> dict[Key, int]:
         """What a loss of power at ``moment`` leaves open, and how many ways there are each time."""
         found: dict[Key, int] = {}
-        loose = {n for name, n in self.first_names.items() if name in self.loose}
+        loose = {n for name, n in self.first_names.items() if self._is_loose(name)}
         for number, change in enumerate(self.changes):
-            if {change.goes, change.comes} & self.loose:
+            if self._is_loose(change.goes or "") or self._is_loose(change.comes or ""):
                 loose.add(change.file)
-            elif _floor(self.dir_syncs, moment) < change.moment <= moment:
+            elif self._dir_floor(change, moment) < change.moment <= moment:
                 found["entry", number, 0] = 2
         for number, file in self.files.items():
             if number in loose:
@@ -201,12 +215,21 @@ class History:
                 found["page", number, page] = len(file.versions(page, moment))
         return {key: count for key, count in found.items() if count > 1}
 
+    def _is_loose(self, name: str) -> bool:
+        return os.path.basename(name) in self.loose
+
+    def _dir_floor(self, change: Change, moment: int) -> int:
+        return _floor(self.dir_syncs.get(change.directory, []), moment)
+
     def image(self, moment: int, picks: Mapping[Key, Pick], rng: random.Random) -> Image:
         """The disk that these picks make; what is not picked is as new as can be."""
         built: Image = {}
         for name, number in self._entries(moment, picks).items():
             file = self.files[number]
-            if name in self.loose:
+            if name.endswith("/"):
+                built[name] = 0, ()
+                continue
+            if self._is_loose(name):
                 if rng.random() < 0.6:
                     built[name] = self._any_version(file, moment, rng)
                 continue
@@ -232,21 +255,34 @@ class History:
         return size, tuple(rng.choice(versions.between(-1, moment)) for versions in pages)
 
     def _entries(self, moment: int, picks: Mapping[Key, Pick]) -> dict[str, int]:
-        floor = _floor(self.dir_syncs, moment)
         names = dict(self.first_names)
         missing: list[Change] = []
         for number, change in enumerate(self.changes):
             if change.moment > moment:
                 break
+            floor = self._dir_floor(change, moment)
             there = picks.get(("entry", number, 0), 1) == 1 or change.moment <= floor
             if not there or any(change.needs(other) for other in missing):
                 missing.append(change)
                 continue
             if change.goes is not None:
-                names.pop(change.goes)
+                names.pop(change.goes, None)
             if change.comes is not None:
                 names[change.comes] = change.file
-        return names
+        return {
+            name: number
+            for name, number in names.items()
+            if "/" not in name.rstrip("/") or f"{os.path.dirname(name)}/" in names
+        }
+
+
+def _listing(directory: str) -> set[str]:
+    found = set()
+    for where, directories, names in os.walk(directory):
+        under = os.path.relpath(where, directory)
+        found |= {os.path.normpath(os.path.join(under, name)) for name in names}
+        found |= {os.path.normpath(os.path.join(under, name)) + "/" for name in directories}
+    return found
 
 
 def _torn(versions: list[bytes], picks: tuple[int, ...], rng: random.Random) -> bytes:
@@ -310,7 +346,10 @@ def _random_picks(options: dict[Key, int], rng: random.Random, *, torn: bool) ->
 def write(image: Image, directory: Path) -> None:
     """Make the disk real."""
     directory.mkdir()
-    for name, (size, pages) in image.items():
+    for name, (size, pages) in sorted(image.items()):
+        if name.endswith("/"):
+            (directory / name).mkdir()
+            continue
         with open(directory / name, "wb") as file:
             file.truncate(size)
             for number, page in enumerate(pages):

@@ -45,12 +45,17 @@ class Keeper:
         self._work(True)
 
 
+def _nothing(_: str) -> None:
+    """What lies above the log's directory is not watched."""
+
+
 @contextmanager
 def without_a_device() -> Iterator[None]:
     """Let syncs do nothing, and the keeper only what it is told."""
     with ExitStack() as patches:
         for name in ("sync_data", "sync_dir"):
             patches.enter_context(mock.patch.object(files, name, lambda fd, path: os.fstat(fd)))
+        patches.enter_context(mock.patch.object(files, "sync_way", _nothing))
         patches.enter_context(mock.patch.object(handle, "Keeper", Keeper))
         yield
 
@@ -121,8 +126,12 @@ class Recorder:
         with ExitStack() as patches:
             for name in ("write_at", "allocate", "punch"):
                 patches.enter_context(mock.patch.object(files, name, self._around(name)))
-            for name in ("create_file", "rename", "unlink", "sync_data", "sync_dir"):
+            for name in (
+                *("create_file", "rename", "unlink", "make_dir", "remove_tree"),
+                *("sync_data", "sync_dir"),
+            ):
                 patches.enter_context(mock.patch.object(files, name, getattr(self, f"_{name}")))
+            patches.enter_context(mock.patch.object(files, "sync_way", _nothing))
             patches.enter_context(mock.patch.object(_core, "fail_point", self.look))
             patches.enter_context(mock.patch.object(segment, "SegmentMap", _watched_map(self)))
             patches.enter_context(mock.patch.object(handle, "Keeper", Keeper))
@@ -148,6 +157,7 @@ class Recorder:
     _create = staticmethod(files.create_file)
     _move = staticmethod(files.rename)
     _delete = staticmethod(files.unlink)
+    _add_dir = staticmethod(files.make_dir)
 
     def _create_file(self, path: str, mode: int) -> int:
         self.look("before create_file")
@@ -168,6 +178,24 @@ class Recorder:
         if there:
             self.history.change(f"deleted {self._name(path)}", self._name(path), None)
         return there
+
+    def _make_dir(self, path: str, mode: int) -> bool:
+        if path == self.directory:
+            return self._add_dir(path, mode)
+        self.look("before make_dir")
+        made = self._add_dir(path, mode)
+        if made:
+            self.history.change(f"made {self._name(path)}", None, f"{self._name(path)}/")
+        return made
+
+    def _remove_tree(self, path: str) -> None:
+        if os.path.isdir(path):
+            for name in os.listdir(path):
+                self._remove_tree(os.path.join(path, name))
+            os.rmdir(path)
+            self.history.change(f"deleted {self._name(path)}", f"{self._name(path)}/", None)
+        elif os.path.lexists(path):
+            self._unlink(path)
 
     def _sync_data(self, fd: int, path: str) -> None:
         assert os.path.samestat(os.fstat(fd), os.stat(path))
@@ -190,14 +218,13 @@ class Recorder:
         file.marked.append((self.history.moment, range(start // PAGE, -(-stop // PAGE))))
 
     def _sync_dir(self, fd: int, path: str) -> None:
-        if path != self.directory:
-            return  # it is the one above
         assert os.path.samestat(os.fstat(fd), os.stat(path))
-        self.look("before sync of the directory")
+        name = "" if path == self.directory else self._name(path)
+        self.look("before sync of a directory")
         began = self.history.moment
-        self.history.pass_moment("synced the directory")
-        self.history.dir_syncs.append((self.history.moment, began))
+        self.history.pass_moment(f"synced the directory {name}")
+        self.history.dir_syncs.setdefault(name, []).append((self.history.moment, began))
 
     def _name(self, path: str) -> str:
-        assert os.path.dirname(path) == self.directory, path
-        return os.path.basename(path)
+        assert path.startswith(f"{self.directory}/"), path
+        return path[len(self.directory) + 1 :]
