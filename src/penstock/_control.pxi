@@ -5,6 +5,18 @@ def has_writers(int fd):
     return psk_ofd_held_from(fd, PSK_TOKEN_BYTE) != 0
 
 
+cdef enum:
+    TURN_WAIT = 0
+    TURN_DONE = 1
+    TURN_SYNC = 2
+    TURN_POISONED = 3
+    TURN_LATE = 4
+    TURN_BROKEN = 5
+
+
+_TURNS = ("wait", "done", "sync", "poisoned", "late", "broken")
+
+
 cdef class Control:
     """The mapped control page, and this handle's token in it.
 
@@ -250,24 +262,62 @@ cdef class Control:
         self.unlock()
         return page
 
-    def sync_try(self):
-        """Become the one that syncs; False if another handle or thread is at it.
+    def sync_turn(self, int word, uint64_t goal, timeout):
+        """Wait until ``word`` has come to ``goal``, or until it is this handle's turn to sync.
 
-        The lock is one of this open file description, so the kernel drops it with its holder;
-        threads of one handle share it and are kept apart by a flag of their own.
+        Returns "done"; "sync", and then the caller syncs and calls ``sync_end``; "poisoned"; or
+        "late" after ``timeout`` seconds. The lock is one of this open file description, so the
+        kernel drops it with its holder; threads of one handle share it and are kept apart by a
+        flag of their own.
         """
-        cdef int failed
-        self.live()
-        if not psk_cas32(&self.thread_syncs, 0, 1):
-            return False
-        failed = psk_ofd_lock(self.fd, PSK_SYNC_BYTE)
-        if failed == 0:
-            self.pin()
-            return True
-        psk_store32(&self.thread_syncs, 0)
-        if failed != EAGAIN and failed != EACCES:
+        cdef int64_t deadline = deadline_after(timeout), left
+        cdef char *words = self.live()
+        cdef uint32_t seen
+        cdef int failed = 0
+        cdef int found = TURN_WAIT
+        self.pin()
+        try:
+            while found == TURN_WAIT:
+                with nogil:
+                    seen = psk_load32(words + PSK_C_SYNC_NOTIFY)
+                    if psk_load64(words + word) >= goal:
+                        found = TURN_DONE
+                    elif psk_load64(words + PSK_C_POISONED):
+                        found = TURN_POISONED
+                    elif psk_cas32(&self.thread_syncs, 0, 1):
+                        failed = psk_ofd_lock(self.fd, PSK_SYNC_BYTE)
+                        if failed == 0:
+                            found = TURN_SYNC
+                        else:
+                            psk_store32(&self.thread_syncs, 0)
+                            if failed != EAGAIN and failed != EACCES:
+                                found = TURN_BROKEN
+                    if found == TURN_WAIT:
+                        left = PSK_LOCK_SLICE_NS
+                        if deadline >= 0:
+                            if deadline - psk_monotonic_ns() < left:
+                                left = deadline - psk_monotonic_ns()
+                            if left <= 0:
+                                found = TURN_LATE
+                        if found == TURN_WAIT and not PSK_IS_PORTABLE:
+                            psk_futex_wait(words + PSK_C_SYNC_NOTIFY, seen, left)
+                        elif found == TURN_WAIT and psk_load32(words + PSK_C_SYNC_NOTIFY) == seen:
+                            psk_sleep_ns(left if left < 500000 else 500000)
+                if found == TURN_WAIT:
+                    PyErr_CheckSignals()
+                    if self.closing:
+                        raise Closed("the log is closed; open it again")
+            if found == TURN_SYNC:
+                self.pin()  # until sync_end
+                # Somebody may have been faster between the look at the word and the lock.
+                if psk_load64(words + word) >= goal:
+                    self.sync_end()
+                    found = TURN_DONE
+        finally:
+            self.unpin()
+        if found == TURN_BROKEN:
             raise from_os(OSError(failed, ""), "locking", "control")
-        return False
+        return _TURNS[found]
 
     def sync_end(self):
         """Let another handle sync, and wake all that wait for the result."""
@@ -276,23 +326,6 @@ cdef class Control:
         psk_add32(self.words + PSK_C_SYNC_NOTIFY, 1)
         psk_futex_wake(self.words + PSK_C_SYNC_NOTIFY, 0x7FFFFFFF)
         self.unpin()
-
-    def sync_wait(self, uint32_t seen, double seconds):
-        """Sleep until the count of syncs is no longer ``seen``, at most a slice of 10 ms."""
-        cdef int64_t ns = PSK_LOCK_SLICE_NS
-        cdef char *word = self.live() + PSK_C_SYNC_NOTIFY
-        if seconds * 1e9 < ns:
-            ns = <int64_t>(seconds * 1e9)
-        self.pin()
-        try:
-            with nogil:
-                if not PSK_IS_PORTABLE:
-                    psk_futex_wait(word, seen, ns)
-                elif psk_load32(word) == seen:
-                    psk_sleep_ns(ns if ns < 500000 else 500000)
-        finally:
-            self.unpin()
-        PyErr_CheckSignals()
 
     def wake(self):
         """Wake the readers that sleep, if any: what they wait for may have changed."""

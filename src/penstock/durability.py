@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import logging
 import struct
-import time
 from collections.abc import Callable
 
 from penstock import _core, files, segment
@@ -95,25 +94,21 @@ def sync_to(
     The word is durable_seq; or durable_pos, for who also wants the frames on the device that take
     no seq; or durable_base, for who wants all segments before one, with their roll frames.
     """
-    deadline = None if timeout is None else time.monotonic() + timeout
-    while control.get(word) < goal:
-        if control.get(L.C_POISONED):
+    while True:
+        turn = control.sync_turn(word, goal, timeout)
+        if turn == "done":
+            return
+        if turn == "poisoned":
             raise poisoned_error(path)
-        seen = control.get32(L.C_SYNC_NOTIFY)
-        if control.sync_try():
-            try:
-                if control.get(word) < goal and not control.get(L.C_POISONED):
-                    run()
-            finally:
-                control.sync_end()
-            continue
-        left = 1.0 if deadline is None else deadline - time.monotonic()
-        if left <= 0:
+        if turn == "late":
             raise Busy(
                 f"{path}: another process has been syncing for {timeout} s; what was appended "
                 "is committed, and durable once wait_durable says so"
             )
-        control.sync_wait(seen, left)
+        try:
+            run()
+        finally:
+            control.sync_end()
 
 
 def sync(store: Store, control: Control, active: SegmentMap | None, words: Snapshot) -> None:
