@@ -128,6 +128,8 @@ def examine(
         _read_slots(found, source, header)
         if live_end is None:
             _read_footer(found, source, header)
+        else:  # one that is there by now was written after head was read, and says more than it
+            found.footer, found.footer_bad = None, False
         table = source.read(header.producers_offset, header.producers_bytes)
         wanted = (header.producers_bytes, header.producers_crc)
         found.producers_bad = bool(header.producers_bytes) and (

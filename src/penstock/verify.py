@@ -277,8 +277,10 @@ class _Survey:
         """Whether the log ends in a segment that has not rolled.
 
         What stands behind it is not part of the log then, unless something there says that all
-        before it was on the device once: in that case the end of this one is lost.
+        before it was on the device once: in that case the end of this one is lost. Segments that
+        came after this look at the log began say nothing about it.
         """
+        later = [s for s in later if s.header is None or not self._is_newer(s.header)]
         frames, header = found.frames, found.header
         assert frames is not None and header is not None
         if frames.tail is None and (

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ import pytest
 import penstock
 from penstock import _core, errors, files, segment
 from penstock import layout as L
+from penstock.examine import look
+from tests.support.wait import wait_for
 from tests.unit import broken, oracle
 from tests.unit.broken import STORM, Built
 
@@ -649,6 +652,29 @@ def test_beside_a_writer(path: Path) -> None:
         log.close()
     report = penstock.verify(path)
     assert report.ok and not report.live and report.segments > 3
+
+
+def test_segments_that_come_meanwhile(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer that rolls and seals behind a verify's look at control leaves nothing missing."""
+    list_dir = files.list_dir
+    with penstock.open(path, segment_size="64KiB") as log:
+        log.extend([b"a"] * 100)
+
+        def sealed(base: int) -> bool:
+            found = look(str(path / segment.file_name(base)), base)
+            return found is not None and found.footer is not None
+
+        def roll_then_list(directory: str) -> list[str]:
+            monkeypatch.undo()
+            for base in (1, 101):
+                log.steward.roll()
+                log.append(b"b")
+                wait_for(partial(sealed, base), "the segment to be sealed")
+            return list_dir(directory)
+
+        monkeypatch.setattr(files, "list_dir", roll_then_list)
+        report = penstock.verify(path)
+    assert report.ok and report.live and report.events == 100, report
 
 
 def test_what_lies_behind_a_live_head_is_not_looked_at(path: Path) -> None:
