@@ -426,6 +426,8 @@ cdef class LogCore:
                     psk_filler_idle(self.filler)
             else:
                 self.filler = NULL  # its thread stayed with the parent
+        if self._active is not None and self._active is not m:
+            self._active.let_go(self._active.data_offset, self._active.mapped)
         self._active = m
         self.fill_next = 0
 

@@ -136,6 +136,7 @@ cdef extern from "_native.h" nogil:
         int fd, uint64_t offset, const void *a, size_t a_len, const void *b, size_t b_len,
         const void *c, size_t c_len)
     void psk_prefetch(const void *p)
+    void psk_let_go(char *start, size_t nbytes)
     void psk_redirty(char *base, uint64_t start, uint64_t stop)
     int psk_fallocate(int fd, int mode, int64_t offset, int64_t nbytes)
     uint64_t psk_fs_magic(int fd)

@@ -354,6 +354,14 @@ cdef class SegmentMap:
                 psk_fail(FP_ZERO)
                 start += step
 
+    def let_go(self, uint64_t start, uint64_t stop):
+        """Unmap the whole pages from ``start`` to ``stop`` until somebody needs them again."""
+        start = (start + PSK_PAGE - 1) // PSK_PAGE * PSK_PAGE
+        stop = stop // PSK_PAGE * PSK_PAGE
+        if start < stop <= self.mapped:
+            with nogil:
+                psk_let_go(self.base + start, stop - start)
+
     def redirty(self, uint64_t start, uint64_t stop):
         """Mark the pages from ``start`` to ``stop`` as changed, so that the next sync writes them.
 

@@ -119,6 +119,7 @@ def sync(store: Store, control: Control, active: SegmentMap | None, words: Snaps
     if active is None or active.number != words[L.C_HEAD] >> 32 or again:
         _sync_one(store, control, base, again)
     else:
+        active.let_go(active.data_offset, words[L.C_HEAD] & 0xFFFFFFFF)
         with poisoning(control):
             files.sync_data(active.fd, active.path)
     _core.fail_point("sync.synced")

@@ -233,6 +233,7 @@ POPULATE_AHEAD_BYTES = 4 << 20
 POPULATE_CHUNK_BYTES = 1 << 20
 POPULATE_STEP_BYTES = 256 << 10
 POPULATE_LAZY_NS = 300_000
+KEEP_MAPPED_BYTES = 1 << 20  # behind the head, of what was written
 WRITE_BYTES_MIN = 32 << 10  # appends of that much go through pwritev(2), not through the map
 WRITE_SCRATCH_BYTES = 256 << 10
 GIL_COPY_BYTES_MAX = 32 << 10  # longer copies release the GIL
