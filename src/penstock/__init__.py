@@ -25,6 +25,7 @@ from penstock.errors import (
     Internal,
     Io,
     NotFound,
+    NotInstalled,
     PenstockError,
     Permission,
     Poisoned,
@@ -38,6 +39,7 @@ from penstock.log import Log, create, open
 from penstock.reader import Reader
 from penstock.repair import Plan, repair
 from penstock.report import Problem, Report
+from penstock.scan import Scan
 from penstock.settings import Settings
 from penstock.stats import Stats
 from penstock.verify import verify
@@ -60,6 +62,7 @@ __all__ = [
     "Io",
     "Log",
     "NotFound",
+    "NotInstalled",
     "PenstockError",
     "Permission",
     "Plan",
@@ -67,6 +70,7 @@ __all__ = [
     "Problem",
     "Reader",
     "Report",
+    "Scan",
     "Settings",
     "Stats",
     "TooLarge",

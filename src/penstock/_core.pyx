@@ -20,11 +20,13 @@ from cpython.exc cimport PyErr_CheckSignals
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.memoryview cimport PyMemoryView_FromObject
-from cpython.ref cimport PyObject
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.errno cimport EACCES, EAGAIN, EINTR, ETIMEDOUT, errno
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy, memset
+from libc.errno cimport EACCES, EAGAIN, EINTR, EINVAL, EIO, ENOMEM, ETIMEDOUT, errno
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcmp, memcpy, memset, strdup
 
 import datetime as _datetime
 import os as _os
@@ -136,6 +138,9 @@ cdef extern from "_native.h" nogil:
         int fd, uint64_t offset, const void *a, size_t a_len, const void *b, size_t b_len,
         const void *c, size_t c_len)
     void psk_prefetch(const void *p)
+    const uint64_t PSK_HUGE_PAGE
+    char *psk_alloc_huge(uint64_t nbytes)
+    void psk_copy16(void *to, const void *from_)
     void psk_let_go(char *start, size_t nbytes)
     void psk_redirty(char *base, uint64_t start, uint64_t stop)
     int psk_fallocate(int fd, int mode, int64_t offset, int64_t nbytes)
@@ -358,3 +363,5 @@ include "_segment.pxi"
 include "_append.pxi"
 include "_reader.pxi"
 include "_verify.pxi"
+include "_arrow.pxi"
+include "_rows.pxi"

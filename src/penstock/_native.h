@@ -559,6 +559,18 @@ static inline int psk_fallocate(int fd, int mode, int64_t offset, int64_t bytes)
     return fallocate(fd, mode, offset, bytes) == 0 ? 0 : errno;
 }
 
+/* Memory for a long column. In pages of 2 MiB the kernel gives it out several times faster than in small ones. */
+#define PSK_HUGE_PAGE ((uint64_t)2 << 20)
+
+static char *psk_alloc_huge(uint64_t bytes) {
+    void *p = NULL;
+    if (posix_memalign(&p, PSK_HUGE_PAGE, bytes)) return NULL;
+    madvise(p, bytes, MADV_HUGEPAGE);
+    return (char *)p;
+}
+
+static inline void psk_copy16(void *to, const void *from) { memcpy(to, from, 16); }
+
 static inline void psk_prefetch(const void *p) { __builtin_prefetch(p); }
 
 static inline uint64_t psk_fs_magic(int fd) {

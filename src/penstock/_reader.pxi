@@ -19,7 +19,11 @@ cdef class Reader:
     cdef uint64_t stop        # forward: seq that is not handed out any more; reverse: lowest one that is
     cdef uint64_t since_ns, until_ns  # both belong to what is asked for
     cdef bytes topic, key
+    cdef const char *topic_at  # in `topic`; NULL: any
+    cdef const char *key_at
+    cdef Py_ssize_t topic_len, key_len
     cdef uint64_t block_end   # where the index block that `at` stands in ends, for skipping by time
+    cdef bint blocks          # whether index blocks may be skipped
     cdef bint reverse, check, filtered, timed, ended, follows, crossing
     cdef bint durable         # hand out only what is on the device
     cdef uint64_t end         # then: the stop that was asked for
@@ -41,12 +45,19 @@ cdef class Reader:
         self.stop = stop
         self.reverse = reverse
         self.topic = topic
+        if topic is not None:
+            self.topic_at = PyBytes_AS_STRING(topic)
+            self.topic_len = PyBytes_GET_SIZE(topic)
         self.key = key
+        if key is not None:
+            self.key_at = PyBytes_AS_STRING(key)
+            self.key_len = PyBytes_GET_SIZE(key)
         self.since_ns = since_ns or 0
         self.until_ns = U64_MAX if until_ns is None else until_ns - 1 if until_ns else 0
         if until_ns == 0:
             self.ended = True  # no event is older than 1970
         self.timed = since_ns is not None or until_ns is not None
+        self.blocks = self.timed
         self.filtered = self.timed or topic is not None or key is not None
         self.follows = follows
         self.durable = durable and follows  # a read that ends has its stop below that from the start
@@ -76,7 +87,7 @@ cdef class Reader:
         """Forward: seq of the event that comes next. In reverse: one above it."""
         return self.next
 
-    cdef bint matches(self, const char *p) noexcept:
+    cdef bint matches(self, const char *p) noexcept nogil:
         cdef uint64_t ns
         cdef uint16_t n
         cdef const char *at
@@ -86,14 +97,12 @@ cdef class Reader:
                 return False
         at = frame_topic(p)
         n = psk_get16(p + PSK_FRAME_TOPIC_LEN)
-        if self.topic is not None and (
-            n != PyBytes_GET_SIZE(self.topic) or memcmp(at, PyBytes_AS_STRING(self.topic), n) != 0
-        ):
+        if self.topic_at != NULL and (n != self.topic_len or memcmp(at, self.topic_at, n) != 0):
             return False
-        if self.key is not None:
+        if self.key_at != NULL:
             at += n + psk_get16(p + PSK_FRAME_HEADERS_LEN)
             n = psk_get16(p + PSK_FRAME_KEY_LEN)
-            if n != PyBytes_GET_SIZE(self.key) or memcmp(at, PyBytes_AS_STRING(self.key), n) != 0:
+            if n == PSK_NO_KEY or n != self.key_len or memcmp(at, self.key_at, n) != 0:
                 return False
         return True
 
@@ -286,7 +295,7 @@ cdef class Reader:
         cdef FrameState state
         while True:
             while self.at < self.limit and self.next < self.stop:
-                if self.timed and self.at >= self.block_end:
+                if self.blocks and self.at >= self.block_end:
                     self.skip_blocks()
                 p = self.base + self.at
                 state = frame_check(p, self.limit - self.at, self.check, &total)

@@ -1,4 +1,4 @@
-# Distrust: finding the next valid frame behind a damaged one, and Scan, which checks every frame of
+# Distrust: finding the next valid frame behind a damaged one, and FrameScan, which checks every frame of
 # a segment in private memory. Nothing here maps a file or believes a length.
 
 cdef enum:
@@ -180,7 +180,7 @@ cdef enum ScanStatus:
 _SCAN_STATUS = ("more", "sum", "damaged", "batch", "found", "lost", "long", "end")
 
 
-cdef class Scan:
+cdef class FrameScan:
     """Checks the frames of one segment, given piece by piece; repair has it copy them as well.
 
     ``run()`` goes on until it wants something, and says what:

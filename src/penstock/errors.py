@@ -5,6 +5,7 @@
     ├── Usage                  2   the call itself is wrong          (ValueError)
     │   ├── WrongType          2   an argument of the wrong type     (TypeError)
     │   ├── TooLarge           2   over a limit; nothing was written
+    │   ├── NotInstalled       2   a package that this needs           (ImportError)
     │   └── Closed             2   the log was closed
     ├── NotFound               3   no such log, or no such seq       (KeyError)
     ├── AlreadyExists          4   create() found something there    (FileExistsError)
@@ -65,6 +66,10 @@ class WrongType(Usage, TypeError):
 
 class TooLarge(Usage):
     """A topic, key, headers, value or batch exceeds its limit. Nothing was written."""
+
+
+class NotInstalled(Usage, ImportError):
+    """The call needs a package that is not installed; the message names it."""
 
 
 class Closed(Usage):

@@ -14,7 +14,7 @@ from typing import Any
 from penstock import _core, segment
 from penstock import layout as L
 from penstock.errors import Corrupt, NotFound, PenstockError, UnsupportedVersion
-from penstock.scan import Frames, Source, scan_frames
+from penstock.frames import Frames, Source, scan_frames
 from penstock.segment import Header, Slot, Summary
 
 SLOTS = (L.SLOT_A_OFFSET, L.SLOT_B_OFFSET)

@@ -10,7 +10,7 @@ from penstock import segment
 from penstock.errors import Corrupt
 from penstock.examine import Segment
 from penstock.report import Problem, Severity, many
-from penstock.scan import Hole, Source, Tail
+from penstock.frames import Hole, Source, Tail
 from penstock.segment import Summary
 from penstock.settings import Settings
 

@@ -19,6 +19,7 @@ from penstock.reader import SEQ_MAX, Reader, bounds, key_bytes, topic_bytes
 from penstock.repair import Plan
 from penstock.repair import repair as repair_log
 from penstock.report import Report
+from penstock.scan import BATCH_ROWS, Scan
 from penstock.settings import Settings
 from penstock.stats import Stats, collect
 from penstock.steward import Steward
@@ -115,6 +116,51 @@ class Log(Handle):
             key=key_bytes(key),
             since_ns=since_ns,
             until_ns=until_ns,
+        )
+
+    def scan(
+        self,
+        start: int | None = None,
+        stop: int | None = None,
+        *,
+        since: Time | None = None,
+        until: Time | None = None,
+        topic: str | None = None,
+        key: Buffer | None = None,
+        columns: Iterable[str] | None = None,
+        durable_only: bool = False,
+        check: bool = True,
+        damaged: Literal["raise", "skip"] = "raise",
+        time_unit: Literal["ns", "us"] = "ns",
+        batch_rows: int = BATCH_ROWS,
+    ) -> Scan:
+        """Events as Arrow columns, for pyarrow, pandas, polars and DuckDB.
+
+        Which events is said as in `read`. ``columns`` are some of seq, time, append_time, topic,
+        key, value and headers, in the order wanted; all but append_time if not given. Nothing is
+        read until one of the scan's methods asks for it.
+
+        >>> log = penstock.open(path)
+        >>> log.extend([b"a", b"b", b"c"], topic="letters")
+        range(1, 4)
+        >>> log.scan(2, columns=["value", "topic"]).to_arrow().to_pylist()
+        [{'value': b'b', 'topic': 'letters'}, {'value': b'c', 'topic': 'letters'}]
+        """
+        self._head()
+        return Scan(
+            self,
+            start,
+            stop,
+            since=since,
+            until=until,
+            topic=topic,
+            key=key,
+            columns=columns,
+            durable_only=durable_only,
+            check=check,
+            damaged=damaged,
+            time_unit=time_unit,
+            batch_rows=batch_rows,
         )
 
     def follow(

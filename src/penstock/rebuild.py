@@ -14,9 +14,9 @@ from typing import Any
 
 from penstock import _core, durability, files, segment
 from penstock import layout as L
-from penstock._core import Scan
+from penstock._core import FrameScan
 from penstock.errors import Internal
-from penstock.scan import Frames, Source, pump, scan_frames, scan_of
+from penstock.frames import Frames, Source, pump, scan_frames, scan_of
 from penstock.segment import Header, Slot, Summary
 
 _HEADER = struct.Struct("<IIQQIIHHHBB")
@@ -90,7 +90,7 @@ def _copy_frames(
     return scan.out_at, scan.out_last, scan.walked()["last_append_ns"]
 
 
-def _copy_long(scan: Scan, source: Source, fd: int, target: str) -> None:
+def _copy_long(scan: FrameScan, source: Source, fd: int, target: str) -> None:
     commit, back, left = scan.long_frame()
     _place_frame(source, scan.at, fd, scan.out_at, commit, back, left, target)
 

@@ -26,7 +26,7 @@ from penstock.errors import Busy, Corrupt, UnsupportedVersion, Usage
 from penstock.examine import Segment
 from penstock.judge import Place, settings_of
 from penstock.recovery import sweep
-from penstock.scan import Source
+from penstock.frames import Source
 from penstock.segment import Header
 from penstock.settings import Settings
 from penstock.verify import DAMAGED, Findings, Progress, survey

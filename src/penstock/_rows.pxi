@@ -1,0 +1,839 @@
+# Rows: frames turned into the columns of Arrow batches, without the GIL and without an object per event.
+
+cdef enum:
+    COLUMN_SEQ, COLUMN_TIME, COLUMN_APPEND_TIME, COLUMN_TOPIC, COLUMN_KEY, COLUMN_VALUE, COLUMN_HEADERS
+    COLUMNS_MAX = 7
+    SWEEP_FRAMES = 64       # frames whose checksums are taken before any of them is looked at
+    ROWS_START = 1024
+    PREFETCH_BYTES = 2048
+
+
+cdef enum Swept:
+    SWEPT_ALL = 0     # everything up to the limit, or up to where blocks may be skipped
+    SWEPT_FULL        # the batch is full
+    SWEPT_BAD         # the frame at `at` is not valid
+    SWEPT_ROLL        # a roll frame stands at `at`
+    SWEPT_STOP        # the event at `at` is not asked for any more
+    SWEPT_TEXT        # the event at `at` has a topic or headers that are no text
+    SWEPT_LATE        # its time is too late for nanoseconds in 63 bits
+    SWEPT_MEMORY
+
+
+cdef struct Text:
+    # A column of bytes: offsets (one more than rows), bytes, and a bit for each row if one is null.
+    int32_t *offsets
+    uint8_t *valid
+    char *data
+    uint64_t used
+    uint64_t room
+    int64_t nulls
+
+
+cdef struct Rows:
+    # A batch in the making. Columns that nobody asked for have no buffers.
+    uint32_t wanted           # a bit for each column
+    uint64_t time_step        # nanoseconds in the unit of times
+    uint64_t count
+    uint64_t room             # rows that the fixed columns have room for
+    uint64_t nbytes           # of the frames, which is more than the columns take
+    int64_t *seq
+    int64_t *time
+    int64_t *append_time
+    Text topic
+    Text key
+    Text value
+    int32_t *lists            # where each row's headers begin
+    uint64_t pairs            # headers so far
+    uint64_t pairs_room
+    Text names
+    Text values
+
+
+cdef void text_free(Text *t) noexcept nogil:
+    free(t.offsets)
+    free(t.valid)
+    free(t.data)
+    memset(t, 0, sizeof(Text))
+
+
+cdef void rows_free(Rows *r) noexcept nogil:
+    free(r.seq)
+    free(r.time)
+    free(r.append_time)
+    free(r.lists)
+    r.seq = r.time = r.append_time = NULL
+    r.lists = NULL
+    text_free(&r.topic)
+    text_free(&r.key)
+    text_free(&r.value)
+    text_free(&r.names)
+    text_free(&r.values)
+
+
+cdef inline bint grow(void **p, uint64_t nbytes) noexcept nogil:
+    cdef void *to = realloc(p[0], nbytes)
+    if to == NULL:
+        return False
+    p[0] = to
+    return True
+
+
+cdef bint text_rows(Text *t, uint64_t before, uint64_t rows) noexcept nogil:
+    """Have room for ``rows`` rows instead of ``before``."""
+    if not grow(<void **>&t.offsets, (rows + 1) * 4):
+        return False
+    if before == 0:
+        t.offsets[0] = 0
+    if t.valid != NULL:
+        if not grow(<void **>&t.valid, (rows + 7) // 8):
+            return False
+        memset(t.valid + (before + 7) // 8, 0xFF, (rows + 7) // 8 - (before + 7) // 8)
+    return True
+
+
+cdef bint rows_grow(Rows *r) noexcept nogil:
+    """Have room for twice as many rows."""
+    cdef uint64_t to = r.room * 2 if r.room else ROWS_START
+    cdef uint32_t w = r.wanted
+    if (w >> COLUMN_SEQ & 1 and not grow(<void **>&r.seq, to * 8)) or (
+        w >> COLUMN_TIME & 1 and not grow(<void **>&r.time, to * 8)) or (
+        w >> COLUMN_APPEND_TIME & 1 and not grow(<void **>&r.append_time, to * 8)) or (
+        w >> COLUMN_TOPIC & 1 and not text_rows(&r.topic, r.room, to)) or (
+        w >> COLUMN_KEY & 1 and not text_rows(&r.key, r.room, to)) or (
+        w >> COLUMN_VALUE & 1 and not text_rows(&r.value, r.room, to)) or (
+        w >> COLUMN_HEADERS & 1 and not grow(<void **>&r.lists, (to + 1) * 4)
+    ):
+        return False
+    if r.room == 0 and w >> COLUMN_HEADERS & 1:
+        r.lists[0] = 0
+    r.room = to
+    return True
+
+
+cdef bint text_grow(Text *t, uint64_t nbytes) noexcept nogil:
+    """Have room for ``nbytes`` more, and then some."""
+    cdef uint64_t to = t.room * 2
+    cdef char *data
+    if to < t.used + nbytes + 65536:
+        to = t.used + nbytes + 65536
+    if to < PSK_HUGE_PAGE:
+        if not grow(<void **>&t.data, to):
+            return False
+    else:
+        to = (to + PSK_HUGE_PAGE - 1) // PSK_HUGE_PAGE * PSK_HUGE_PAGE
+        data = psk_alloc_huge(to)
+        if data == NULL:
+            return False
+        memcpy(data, t.data, t.used)
+        free(t.data)
+        t.data = data
+    t.room = to
+    return True
+
+
+cdef inline bint text_reserve(Text *t, uint64_t nbytes) noexcept nogil:
+    return t.used + nbytes + 16 <= t.room or text_grow(t, nbytes + 16)
+
+
+cdef inline bint text_add(Text *t, uint64_t row, const char *data, uint64_t nbytes) noexcept nogil:
+    if not text_reserve(t, nbytes):
+        return False
+    memcpy(t.data + t.used, data, nbytes)
+    t.used += nbytes
+    t.offsets[row + 1] = <int32_t>t.used
+    return True
+
+
+cdef bint text_null(Text *t, uint64_t row, uint64_t rows) noexcept nogil:
+    """Make a row null; ``rows`` is how many there is room for."""
+    if t.valid == NULL:
+        t.valid = <uint8_t *>malloc((rows + 7) // 8)
+        if t.valid == NULL:
+            return False
+        memset(t.valid, 0xFF, (rows + 7) // 8)
+    t.valid[row >> 3] &= <uint8_t>~(1 << (row & 7))
+    t.nulls += 1
+    return True
+
+
+cdef bint is_utf8(const char *text, uint64_t n) noexcept nogil:
+    """Whether the bytes are UTF-8 as Unicode defines it: no overlong form, no surrogate."""
+    cdef const uint8_t *p = <const uint8_t *>text
+    cdef const uint8_t *end = p + n
+    cdef uint8_t c, low, high
+    cdef int more
+    while end - p >= 8 and not psk_get64(p) & <uint64_t>0x8080808080808080:
+        p += 8
+    while p < end:
+        c = p[0]
+        p += 1
+        if c < 0x80:
+            continue
+        low = 0x80
+        high = 0xBF
+        if 0xC2 <= c <= 0xDF:
+            more = 1
+        elif 0xE0 <= c <= 0xEF:
+            more = 2
+            if c == 0xE0:
+                low = 0xA0
+            elif c == 0xED:
+                high = 0x9F
+        elif 0xF0 <= c <= 0xF4:
+            more = 3
+            if c == 0xF0:
+                low = 0x90
+            elif c == 0xF4:
+                high = 0x8F
+        else:
+            return False
+        if end - p < more or p[0] < low or p[0] > high:
+            return False
+        p += 1
+        more -= 1
+        while more:
+            if p[0] < 0x80 or p[0] > 0xBF:
+                return False
+            p += 1
+            more -= 1
+    return True
+
+
+cdef bint are_headers(const char *at, uint32_t left) noexcept nogil:
+    """Whether the bytes are pairs of a name, which is text, and a value."""
+    cdef uint16_t name_len, value_len
+    cdef uint32_t nbytes
+    while left:
+        if left < 4:
+            return False
+        name_len = psk_get16(at)
+        value_len = psk_get16(at + 2)
+        nbytes = <uint32_t>4 + name_len + (0 if value_len == PSK_NULL_HEADER else value_len)
+        if nbytes > left or not is_utf8(at + 4, name_len):
+            return False
+        at += nbytes
+        left -= nbytes
+    return True
+
+
+cdef struct Pick:
+    # An event that the batch takes: where its parts are.
+    const char *p
+    const char *topic
+    const char *key
+    const char *value
+    uint32_t value_len
+    uint16_t topic_len
+    uint16_t headers_len
+    uint16_t key_len
+
+
+cdef inline void pick(Pick *e, const char *p, uint64_t lengths, uint32_t commit) noexcept nogil:
+    e.p = p
+    e.topic = frame_topic(p)
+    e.topic_len = <uint16_t>(lengths >> 32)
+    e.headers_len = <uint16_t>(lengths >> 16)
+    e.key_len = <uint16_t>lengths
+    e.key = e.topic + e.topic_len + e.headers_len
+    e.value = e.key + (0 if e.key_len == PSK_NO_KEY else e.key_len)
+    e.value_len = <uint32_t>(p + PSK_FRAME_HEADER_BYTES + commit - 1 - e.value)
+
+
+cdef inline bint is_short_ascii(const Pick *e) noexcept nogil:
+    """Whether the topic is so short that one look shows that it is ASCII, and is that."""
+    return e.topic_len <= 8 and e.value + e.value_len - e.topic >= 8 and (
+        psk_get64(e.topic) & (<uint64_t>0x8080808080808080 >> (64 - 8 * e.topic_len))) == 0
+
+
+cdef inline void copy_part(char *to, const char *at, uint64_t n, const char *end) noexcept nogil:
+    """Copy ``n`` bytes, the short way if 16 can be read; they can be written always."""
+    if n <= 16 and end - at >= 16:
+        psk_copy16(to, at)
+    else:
+        memcpy(to, at, n)
+
+
+cdef bint take_topics(Text *t, uint64_t row, const Pick *picks, uint64_t n) noexcept nogil:
+    cdef uint64_t i, used, total = 0
+    cdef int32_t *offsets = t.offsets + row + 1
+    cdef char *data
+    for i in range(n):
+        total += picks[i].topic_len
+    if not text_reserve(t, total):
+        return False
+    used = t.used
+    data = t.data
+    for i in range(n):
+        copy_part(
+            data + used, picks[i].topic, picks[i].topic_len, picks[i].value + picks[i].value_len)
+        used += picks[i].topic_len
+        offsets[i] = <int32_t>used
+    t.used = used
+    return True
+
+
+cdef bint take_keys(Text *t, uint64_t row, uint64_t room, const Pick *picks, uint64_t n) noexcept nogil:
+    cdef uint64_t i, used, total = 0
+    cdef int32_t *offsets = t.offsets + row + 1
+    cdef char *data
+    for i in range(n):
+        total += <uint64_t>(picks[i].value - picks[i].key)
+    if not text_reserve(t, total):
+        return False
+    used = t.used
+    data = t.data
+    for i in range(n):
+        if picks[i].key_len != PSK_NO_KEY:
+            copy_part(data + used, picks[i].key, picks[i].key_len, picks[i].value + picks[i].value_len)
+            used += picks[i].key_len
+        elif not text_null(t, row + i, room):
+            return False
+        offsets[i] = <int32_t>used
+    t.used = used
+    return True
+
+
+cdef bint take_values(Text *t, uint64_t row, uint64_t room, const Pick *picks, uint64_t n) noexcept nogil:
+    cdef uint64_t i, used, total = 0
+    cdef int32_t *offsets = t.offsets + row + 1
+    cdef char *data
+    for i in range(n):
+        total += picks[i].value_len
+    if not text_reserve(t, total):
+        return False
+    used = t.used
+    data = t.data
+    for i in range(n):
+        if picks[i].p[PSK_FRAME_KIND] != PSK_KIND_DELETE:
+            memcpy(data + used, picks[i].value, picks[i].value_len)
+            used += picks[i].value_len
+        elif not text_null(t, row + i, room):
+            return False
+        offsets[i] = <int32_t>used
+    t.used = used
+    return True
+
+
+cdef bint take_pairs(Rows *r, const char *at, uint32_t left) noexcept nogil:
+    """Take the headers of one event, which are known to be some."""
+    cdef uint16_t name_len, value_len
+    cdef uint32_t value_bytes
+    cdef uint64_t to
+    while left:
+        name_len = psk_get16(at)
+        value_len = psk_get16(at + 2)
+        value_bytes = 0 if value_len == PSK_NULL_HEADER else value_len
+        if r.pairs == r.pairs_room:
+            to = r.pairs_room * 2 if r.pairs_room else ROWS_START
+            if not text_rows(&r.names, r.pairs_room, to) or not text_rows(&r.values, r.pairs_room, to):
+                return False
+            r.pairs_room = to
+        if not text_add(&r.names, r.pairs, at + 4, name_len):
+            return False
+        if value_len == PSK_NULL_HEADER:
+            if not text_null(&r.values, r.pairs, r.pairs_room):
+                return False
+            r.values.offsets[r.pairs + 1] = <int32_t>r.values.used
+        elif not text_add(&r.values, r.pairs, at + 4 + name_len, value_len):
+            return False
+        r.pairs += 1
+        at += 4 + name_len + value_bytes
+        left -= 4 + name_len + value_bytes
+    return True
+
+
+cdef bint rows_take(Rows *r, const Pick *picks, uint64_t n) noexcept nogil:
+    """Take events that are known to fit, column by column; False: no memory."""
+    cdef uint64_t i, row = r.count
+    while row + n > r.room:
+        if not rows_grow(r):
+            return False
+    if r.wanted >> COLUMN_SEQ & 1:
+        for i in range(n):
+            r.seq[row + i] = <int64_t>psk_get64(picks[i].p + PSK_FRAME_SEQ)
+    if r.wanted >> COLUMN_TIME & 1:
+        for i in range(n):
+            r.time[row + i] = <int64_t>frame_event_ns(picks[i].p)
+        if r.time_step != 1:
+            for i in range(n):
+                r.time[row + i] = <int64_t>(<uint64_t>r.time[row + i] // r.time_step)
+    if r.wanted >> COLUMN_APPEND_TIME & 1:
+        for i in range(n):
+            r.append_time[row + i] = <int64_t>(
+                psk_get64(picks[i].p + PSK_FRAME_APPEND_NS) // r.time_step)
+    if (
+        (r.wanted >> COLUMN_TOPIC & 1 and not take_topics(&r.topic, row, picks, n))
+        or (r.wanted >> COLUMN_KEY & 1 and not take_keys(&r.key, row, r.room, picks, n))
+        or (r.wanted >> COLUMN_VALUE & 1 and not take_values(&r.value, row, r.room, picks, n))
+    ):
+        return False
+    if r.wanted >> COLUMN_HEADERS & 1:
+        for i in range(n):
+            if not take_pairs(r, picks[i].topic + picks[i].topic_len, picks[i].headers_len):
+                return False
+            r.lists[row + i + 1] = <int32_t>r.pairs
+    r.count = row + n
+    return True
+
+
+cdef uint64_t summed_right(const char **frames, uint64_t n) noexcept nogil:
+    """How many of the frames, from the first on, have the right checksum. They lie inside the map."""
+    cdef uint64_t i = 0
+    cdef int k
+    cdef uint32_t commit
+    cdef uint32_t crcs[4]
+    cdef const char *starts[4]
+    cdef bint right
+    while i < n:
+        commit = psk_get32(frames[i])
+        if i + 4 <= n and commit <= 4096 and psk_get32(frames[i + 1]) == commit and (
+            psk_get32(frames[i + 2]) == commit and psk_get32(frames[i + 3]) == commit
+        ):
+            for k in range(4):
+                crcs[k] = 0xFFFFFFFF
+                starts[k] = frames[i + <uint64_t>k] + PSK_FRAME_SEQ
+            psk_crc_four(crcs, starts, PSK_FRAME_HEADER_BYTES - PSK_FRAME_SEQ + commit - 1)
+            right = True
+            for k in range(4):
+                if psk_get32(frames[i + <uint64_t>k] + PSK_FRAME_CRC) != <uint32_t>~crcs[k]:
+                    right = False
+            if right:
+                i += 4
+                continue
+        if psk_get32(frames[i] + PSK_FRAME_CRC) != <uint32_t>~psk_crc(
+            0xFFFFFFFF, frames[i] + PSK_FRAME_SEQ, PSK_FRAME_HEADER_BYTES - PSK_FRAME_SEQ + commit - 1
+        ):
+            return i
+        i += 1
+    return n
+
+
+cdef void text_export(Text *t, ArrowArray *a, uint64_t rows) noexcept nogil:
+    """Give a column's buffers to ``a``, which was made with three."""
+    a.null_count = t.nulls
+    a.buffers[0] = t.valid
+    a.buffers[1] = t.offsets
+    a.buffers[2] = t.data
+    memset(t, 0, sizeof(Text))
+
+
+cdef bint text_array(Text *t, ArrowArray *a, uint64_t rows) noexcept nogil:
+    if t.data == NULL and not text_reserve(t, 1):  # some consumers want an address, even of nothing
+        return False
+    if t.offsets == NULL:
+        t.offsets = <int32_t *>calloc(1, 4)
+        if t.offsets == NULL:
+            return False
+    if not array_make(a, <int64_t>rows, 0, 3, 0):
+        return False
+    text_export(t, a, rows)
+    return True
+
+
+cdef bint numbers_array(int64_t **numbers, ArrowArray *a, uint64_t rows) noexcept nogil:
+    if not array_make(a, <int64_t>rows, 0, 2, 0):
+        return False
+    a.buffers[1] = numbers[0]
+    numbers[0] = NULL
+    return True
+
+
+cdef bint headers_array(Rows *r, ArrowArray *a) noexcept nogil:
+    cdef ArrowArray *pairs
+    if not array_make(a, <int64_t>r.count, 0, 2, 1):
+        return False
+    a.buffers[1] = r.lists
+    r.lists = NULL
+    pairs = a.children[0]
+    if not array_make(pairs, <int64_t>r.pairs, 0, 1, 2):
+        return False
+    return text_array(&r.names, pairs.children[0], r.pairs) and (
+        text_array(&r.values, pairs.children[1], r.pairs))
+
+
+cdef bint rows_export(Rows *r, const int *columns, int n, ArrowArray *a) noexcept nogil:
+    """Make ``a`` the batch; the rows have no buffers any more. False: no memory, nothing is made."""
+    cdef int i
+    cdef bint made = True
+    if r.room == 0 and not rows_grow(r):
+        return False
+    if not array_make(a, <int64_t>r.count, 0, 1, n):
+        return False
+    for i in range(n):
+        if columns[i] == COLUMN_SEQ:
+            made = numbers_array(&r.seq, a.children[i], r.count)
+        elif columns[i] == COLUMN_TIME:
+            made = numbers_array(&r.time, a.children[i], r.count)
+        elif columns[i] == COLUMN_APPEND_TIME:
+            made = numbers_array(&r.append_time, a.children[i], r.count)
+        elif columns[i] == COLUMN_TOPIC:
+            made = text_array(&r.topic, a.children[i], r.count)
+        elif columns[i] == COLUMN_KEY:
+            made = text_array(&r.key, a.children[i], r.count)
+        elif columns[i] == COLUMN_VALUE:
+            made = text_array(&r.value, a.children[i], r.count)
+        else:
+            made = headers_array(r, a.children[i])
+        if not made:
+            array_release(a)
+            return False
+    return True
+
+
+_COLUMN_NAMES = ("seq", "time", "append_time", "topic", "key", "value", "headers")
+
+
+cdef class Columns:
+    """Which columns a scan gives, under which names, and in which unit of time."""
+
+    cdef int ids[COLUMNS_MAX]
+    cdef int count
+    cdef list names
+    cdef uint32_t wanted
+    cdef uint64_t time_step
+
+    def __init__(self, columns, unit="ns"):
+        """``columns`` are pairs of a column and the name that it gets."""
+        self.names = []
+        for column, name in columns:
+            i = _COLUMN_NAMES.index(column)
+            if self.wanted >> i & 1:
+                raise Usage(f"column {column!r} is asked for twice")
+            self.ids[self.count] = i
+            self.wanted |= <uint32_t>1 << i
+            self.count += 1
+            self.names.append(name.encode())
+        self.time_step = {"ns": 1, "us": 1000}[unit]
+
+    cdef bint export_schema(self, ArrowSchema *s) except -1:
+        cdef int i, column
+        cdef bint made = schema_make(s, "+s", "", False, self.count)
+        cdef ArrowSchema *child
+        for i in range(self.count):
+            if not made:
+                break
+            column = self.ids[i]
+            name = <bytes>self.names[i]
+            child = s.children[i]
+            if column == COLUMN_SEQ:
+                made = schema_make(child, "l", name, False, 0)
+            elif column == COLUMN_TIME or column == COLUMN_APPEND_TIME:
+                made = schema_make(child, "tsn:UTC" if self.time_step == 1 else "tsu:UTC", name, False, 0)
+            elif column == COLUMN_TOPIC:
+                made = schema_make(child, "u", name, False, 0)
+            elif column == COLUMN_KEY or column == COLUMN_VALUE:
+                made = schema_make(child, "z", name, True, 0)
+            else:
+                made = schema_make(child, "+l", name, False, 1) and (
+                    schema_make(child.children[0], "+s", "element", False, 2)
+                    and schema_make(child.children[0].children[0], "u", "key", False, 0)
+                    and schema_make(child.children[0].children[1], "z", "value", True, 0))
+        if not made:
+            if s.release != NULL:
+                s.release(s)
+            raise MemoryError
+        return True
+
+    def __arrow_c_schema__(self):
+        cdef ArrowSchema *s = <ArrowSchema *>calloc(1, sizeof(ArrowSchema))
+        if s == NULL:
+            raise MemoryError
+        capsule = PyCapsule_New(s, "arrow_schema", schema_capsule_free)
+        self.export_schema(s)
+        return capsule
+
+
+cdef class Batch:
+    """Some events as columns, to be taken over by whoever speaks Arrow's C data interface."""
+
+    cdef ArrowArray array
+    cdef Columns columns
+
+    def __dealloc__(self):
+        if self.array.release != NULL:
+            self.array.release(&self.array)
+
+    def __len__(self):
+        return self.array.length
+
+    def __arrow_c_schema__(self):
+        return self.columns.__arrow_c_schema__()
+
+    def __arrow_c_array__(self, requested_schema=None):
+        cdef ArrowArray *a
+        if self.array.release == NULL:
+            raise Usage("this batch was taken over already")
+        schema = self.columns.__arrow_c_schema__()
+        a = <ArrowArray *>calloc(1, sizeof(ArrowArray))
+        if a == NULL:
+            raise MemoryError
+        a[0] = self.array
+        self.array.release = NULL
+        return schema, PyCapsule_New(a, "arrow_array", array_capsule_free)
+
+
+cdef class RowReader(Reader):
+    """A reader that hands out batches of columns instead of events."""
+
+    cdef Columns columns
+    cdef uint64_t rows_max, bytes_max
+    cdef bint busy
+
+    def shape(self, Columns columns, uint64_t rows_max, uint64_t bytes_max):
+        """Set which columns a batch has and how large it gets."""
+        self.columns = columns
+        self.rows_max = rows_max
+        self.bytes_max = bytes_max
+        return self
+
+    cdef inline Swept unfit(self, Rows *r, const Pick *e) noexcept nogil:
+        """Why the columns cannot take an event, if they cannot."""
+        if e.topic_len and r.wanted >> COLUMN_TOPIC & 1 and not is_short_ascii(e) and (
+            not is_utf8(e.topic, e.topic_len)
+        ):
+            return SWEPT_TEXT
+        if e.headers_len and r.wanted >> COLUMN_HEADERS & 1 and (
+            not are_headers(e.topic + e.topic_len, e.headers_len)
+        ):
+            return SWEPT_TEXT
+        if r.time_step == 1 and (
+            (r.wanted >> COLUMN_TIME & 1 and frame_event_ns(e.p) >> 63)
+            or (r.wanted >> COLUMN_APPEND_TIME & 1 and psk_get64(e.p + PSK_FRAME_APPEND_NS) >> 63)
+        ):
+            return SWEPT_LATE
+        return SWEPT_ALL
+
+    cdef Swept sweep(self, Rows *r, bint holes, FrameState *state) noexcept nogil:
+        """Take events from ``at`` on as long as nothing out of the ordinary comes."""
+        cdef const char *frames[SWEEP_FRAMES]
+        cdef Pick picked[SWEEP_FRAMES]
+        cdef const char *p
+        cdef uint64_t n, i, good, picks, at, end, total, seq, lengths, alike = 0
+        cdef uint32_t commit, alike_commit = 0
+        cdef FrameState behind  # of the frame behind those that were gathered
+        cdef Swept rc = SWEPT_ALL
+        end = self.limit
+        if self.blocks and self.block_end < end:
+            end = self.block_end
+        while self.at < end and rc == SWEPT_ALL:
+            n = 0
+            at = self.at
+            behind = FRAME_GOOD
+            while n < SWEEP_FRAMES and at < end:
+                p = self.base + at
+                if self.limit - at < PSK_FRAME_HEADER_BYTES:
+                    behind = FRAME_LENGTH
+                    break
+                commit = psk_load32(p)
+                if commit == 0:
+                    behind = FRAME_ZERO
+                    break
+                total = align8(PSK_FRAME_HEADER_BYTES + <uint64_t>(commit - 1))
+                if total > self.limit - at:
+                    behind = FRAME_LENGTH
+                    break
+                psk_prefetch(p + PREFETCH_BYTES)  # hardware does not look over the edge of a page
+                psk_prefetch(p + PREFETCH_BYTES + 64)
+                frames[n] = p
+                n += 1
+                at += total
+            good = summed_right(frames, n) if self.check else n
+            if good < n:
+                at = <uint64_t>(frames[good] - self.base)
+                behind = FRAME_CRC
+            picks = 0
+            for i in range(good):
+                p = frames[i]
+                commit = psk_get32(p)
+                total = align8(PSK_FRAME_HEADER_BYTES + <uint64_t>(commit - 1))
+                lengths = psk_get64(p + PSK_FRAME_KEY_LEN)  # and kind and flags
+                if lengths != alike or commit != alike_commit:
+                    state[0] = frame_check(p, total, False, &total)
+                    if state[0] != FRAME_GOOD:
+                        rc = SWEPT_BAD
+                        break
+                    alike = lengths
+                    alike_commit = commit
+                seq = psk_get64(p + PSK_FRAME_SEQ)
+                if not is_event(p):
+                    if p[PSK_FRAME_KIND] == PSK_KIND_ROLL:
+                        rc = SWEPT_ROLL
+                        break
+                    self.at += total
+                    continue
+                if seq != self.next and (seq < self.next or not holes):
+                    state[0] = FRAME_ORDER
+                    rc = SWEPT_BAD
+                    break
+                if seq >= self.stop:
+                    rc = SWEPT_STOP
+                    break
+                if not self.filtered or self.matches(p):
+                    if r.count + picks >= self.rows_max or (
+                        r.count + picks and r.nbytes + total > self.bytes_max
+                    ):
+                        rc = SWEPT_FULL
+                        break
+                    pick(&picked[picks], p, lengths, commit)
+                    rc = self.unfit(r, &picked[picks])
+                    if rc != SWEPT_ALL:
+                        break
+                    r.nbytes += total
+                    picks += 1
+                self.at += total
+                self.next = seq + 1
+                self.last_ns = psk_get64(p + PSK_FRAME_APPEND_NS)
+            if picks and not rows_take(r, picked, picks):
+                return SWEPT_MEMORY
+            if rc == SWEPT_ALL and behind != FRAME_GOOD:
+                self.at = at
+                state[0] = behind
+                rc = SWEPT_BAD
+        return rc
+
+    cdef int fill(self, Rows *r) except -1:
+        """Take events until the batch is full or nothing more is published or asked for."""
+        cdef Swept rc
+        cdef FrameState state = FRAME_GOOD
+        cdef uint64_t seq
+        cdef bint holes
+        while True:
+            while self.at < self.limit and self.next < self.stop:
+                if self.blocks and self.at >= self.block_end:
+                    self.skip_blocks()
+                holes = self.map.generation > 0
+                if r.count == 0 and not self.filtered and r.wanted >> COLUMN_VALUE & 1:
+                    # The values can be as long as that; memory that is not touched costs nothing.
+                    if not text_reserve(&r.value, min(self.limit - self.at, self.bytes_max)):
+                        raise MemoryError
+                with nogil:
+                    rc = self.sweep(r, holes, &state)
+                if rc == SWEPT_FULL:
+                    return 0
+                if rc == SWEPT_STOP:
+                    self.ended = True
+                    return 0
+                if rc == SWEPT_ROLL:
+                    seq = psk_get64(self.base + self.at + PSK_FRAME_SEQ)
+                    if seq == self.next or (seq > self.next and holes):
+                        self.cross(seq)
+                    elif not self.pass_damage():
+                        raise self.map.damage(self.at, FRAME_ORDER, self.next - 1)
+                elif rc == SWEPT_MEMORY:
+                    raise MemoryError
+                elif rc == SWEPT_BAD:
+                    if not self.pass_damage():
+                        raise self.map.damage(self.at, state, self.next - 1)
+                elif rc == SWEPT_LATE:
+                    raise Usage(
+                        f"{self.log.path}: seq {self.next} has a time after 2262-04-11, which "
+                        "nanoseconds in 63 bits cannot hold; scan(time_unit='us') can"
+                    )
+                elif rc == SWEPT_TEXT:
+                    if not self.skip:
+                        raise Corrupt(
+                            f"{self.map.path}: seq {self.next} at offset {self.at} has a topic or "
+                            "headers that are no text; scan(damaged='skip') passes over it",
+                            path=str(self.map.path), offset=self.at, seq=self.next,
+                        )
+                    self.last_ns = psk_get64(self.base + self.at + PSK_FRAME_APPEND_NS)
+                    self.at += align8(PSK_FRAME_HEADER_BYTES + <uint64_t>psk_get32(self.base + self.at) - 1)
+                    self.pass_to(self.next + 1)
+                PyErr_CheckSignals()
+            if self.next >= self.stop:
+                self.ended = True
+                return 0
+            if not self.refresh():
+                return 0
+
+    def batch(self):
+        """The next batch; None if there is nothing more."""
+        cdef Rows rows
+        cdef Batch made
+        if self.log._closed:
+            raise self.log._closed_error()
+        if self.busy:
+            raise Usage("another thread is at this scan; give each thread a scan of its own")
+        if self.ended:
+            return None
+        self.busy = True
+        memset(&rows, 0, sizeof(rows))
+        rows.wanted = self.columns.wanted
+        rows.time_step = self.columns.time_step
+        try:
+            self.fill(&rows)
+            if rows.count == 0:
+                return None
+            made = Batch.__new__(Batch)
+            made.columns = self.columns
+            if not rows_export(&rows, self.columns.ids, self.columns.count, &made.array):
+                raise MemoryError
+        finally:
+            self.busy = False
+            rows_free(&rows)
+        return made
+
+
+cdef class BatchStream:
+    """Batches as one Arrow stream, from anything whose ``batch()`` gives them."""
+
+    cdef Columns columns
+    cdef object source
+    cdef bytes error
+
+    def __init__(self, Columns columns, source):
+        self.columns = columns
+        self.source = source
+
+    def capsule(self):
+        """The stream; it may be given away once."""
+        cdef ArrowStream *s = <ArrowStream *>calloc(1, sizeof(ArrowStream))
+        if s == NULL:
+            raise MemoryError
+        s.get_schema = stream_schema
+        s.get_next = stream_next
+        s.get_last_error = stream_error
+        s.release = stream_release
+        s.private_data = <void *>self
+        Py_INCREF(self)
+        return PyCapsule_New(s, "arrow_array_stream", stream_capsule_free)
+
+    cdef int fail(self, object error):
+        self.error = f"{type(error).__name__}: {error}".encode(errors="replace")
+        if isinstance(error, MemoryError):
+            return ENOMEM
+        return EINVAL if isinstance(error, ValueError) else EIO
+
+
+cdef int stream_schema(ArrowStream *s, ArrowSchema *out) noexcept with gil:
+    cdef BatchStream self = <BatchStream>s.private_data
+    try:
+        self.columns.export_schema(out)
+    except BaseException as error:
+        return self.fail(error)
+    return 0
+
+
+cdef int stream_next(ArrowStream *s, ArrowArray *out) noexcept with gil:
+    cdef BatchStream self = <BatchStream>s.private_data
+    cdef Batch made
+    out.release = NULL
+    try:
+        made = self.source.batch()
+    except BaseException as error:
+        return self.fail(error)
+    if made is not None:
+        out[0] = made.array
+        made.array.release = NULL
+    return 0
+
+
+cdef const char *stream_error(ArrowStream *s) noexcept with gil:
+    cdef BatchStream self = <BatchStream>s.private_data
+    return PyBytes_AS_STRING(self.error) if self.error is not None else NULL
+
+
+cdef void stream_release(ArrowStream *s) noexcept with gil:
+    if s.release != NULL:
+        s.release = NULL
+        Py_DECREF(<object>s.private_data)
