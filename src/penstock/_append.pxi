@@ -654,8 +654,8 @@ cdef class LogCore:
         return seq
 
     def extend(
-        self, values, *, key=None, topic=None, headers=None, time=None, expect=None, producer=None,
-        bint durable=False, timeout=None,
+        self, values, *, value=None, key=None, topic=None, headers=None, time=None, expect=None,
+        producer=None, bint durable=False, timeout=None,
     ):
         """Append many events as one atomic batch and return their seqs as a range.
 
@@ -664,18 +664,34 @@ cdef class LogCore:
         for the items that have none. A batch must fit one segment; `Log.load` takes any amount.
         ``expect``, ``producer``, ``durable`` and ``timeout`` are as for `append`.
 
+        Arrow data, be it a table of pyarrow, a frame of polars or pandas, or anything else that
+        offers Arrow's C interface, is taken without an object per row. ``value``, ``key``,
+        ``topic``, ``time`` and ``headers`` then name columns; those not given are taken from the
+        columns with just these names, if there are such. A ``topic`` that is no column is the
+        topic of all rows; so are a ``key`` that is bytes, a ``time`` and ``headers``.
+
         >>> log = penstock.open(path)
         >>> log.extend([b"a", b"b", b"c"])
         range(1, 4)
         """
-        cdef tuple items = as_tuple(values)
-        cdef uint64_t count = <uint64_t>len(items), i, nbytes = 0, prefix, first
+        cdef tuple items
+        cdef uint64_t count, i, nbytes = 0, prefix, first
         cdef Parts shared
         cdef Parts *parts = NULL
         cdef Span *spans = NULL
         cdef list pins = []
         cdef PyObject *item
         cdef bint plain = True
+        if type(values) is not list and type(values) is not tuple:
+            if isinstance(values, Given):
+                return self.extend_given(values, expect, producer, durable, timeout)
+            if hasattr(values, "__arrow_c_stream__") or hasattr(values, "__arrow_c_array__"):
+                given = Intake(values, value, key, topic, headers, time).all()
+                return self.extend_given(given, expect, producer, durable, timeout)
+        if value is not None:
+            raise Usage("value= names a column of Arrow data, and these values are none")
+        items = as_tuple(values)
+        count = <uint64_t>len(items)
         if count == 0:
             first = self._next_seq()
             return range(first, first)
@@ -706,6 +722,36 @@ cdef class LogCore:
                 if parts == NULL:
                     raise MemoryError
                 nbytes = self.fill_entries(items, parts, pins, key, topic, headers, time)
+                first = self.append_as(expect, producer, parts, NULL, count, nbytes, timeout)
+        finally:
+            PyMem_Free(spans)
+            PyMem_Free(parts)
+        if durable:
+            self._sync(PSK_C_DURABLE_SEQ, first + count - 1, timeout)
+        return range(first, first + count)
+
+    cdef object extend_given(self, Given given, expect, producer, bint durable, timeout):
+        """Append rows of Arrow data as one atomic batch."""
+        cdef uint64_t count = given.count, nbytes, first
+        cdef Parts *parts = NULL
+        cdef Span *spans = NULL
+        cdef list pins = []
+        if count == 0:
+            first = self._next_seq()
+            return range(first, first)
+        try:
+            if given.plain():
+                spans = <Span *>PyMem_Malloc(count * sizeof(Span))
+                if spans == NULL:
+                    raise MemoryError
+                nbytes = given.spans(spans)
+                first = self.append_as(
+                    expect, producer, &given.intake.shared, spans, count, nbytes, timeout)
+            else:
+                parts = <Parts *>PyMem_Malloc(count * sizeof(Parts))
+                if parts == NULL:
+                    raise MemoryError
+                nbytes = given.parts(parts, pins)
                 first = self.append_as(expect, producer, parts, NULL, count, nbytes, timeout)
         finally:
             PyMem_Free(spans)

@@ -1,9 +1,9 @@
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import Any, Literal, Self, final
+from typing import Any, Literal, Self, final, overload
 
-from penstock.event import Buffer, Entry, Headers
+from penstock.event import ArrowData, Buffer, Entry, Headers
 from penstock.times import Time
 
 PORTABLE: bool
@@ -169,11 +169,12 @@ class LogCore:
     ) -> int: ...
     def extend(
         self,
-        values: Iterable[Buffer | Entry],
+        values: Iterable[Buffer | Entry] | ArrowData | Given,
         *,
-        key: Buffer | None = None,
+        value: str | None = None,
+        key: Buffer | str | None = None,
         topic: str | None = None,
-        headers: Headers | None = None,
+        headers: Headers | str | None = None,
         time: Time | None = None,
         expect: int | None = None,
         producer: tuple[str, int] | None = None,
@@ -231,6 +232,29 @@ class RowReader(Reader):
 class BatchStream:
     def __init__(self, columns: Columns, source: RowReader) -> None: ...
     def capsule(self) -> object: ...
+
+class Intake:
+    def __init__(
+        self,
+        source: object,
+        value: str | None = None,
+        key: object = None,
+        topic: object = None,
+        headers: object = None,
+        time: object = None,
+    ) -> None: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> Given: ...
+    def all(self) -> Given: ...
+
+class Given:
+    count: int
+    def __len__(self) -> int: ...
+    @overload
+    def __getitem__(self, which: slice) -> Given: ...
+    @overload
+    def __getitem__(self, which: int) -> Entry: ...
+    def fitting(self, room: int, rows: int) -> int: ...
 
 class FrameScan:
     limit: int

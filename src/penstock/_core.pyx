@@ -24,9 +24,9 @@ from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.errno cimport EACCES, EAGAIN, EINTR, EINVAL, EIO, ENOMEM, ETIMEDOUT, errno
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcmp, memcpy, memset, strdup
+from libc.string cimport memcmp, memcpy, memset, strcmp, strdup
 
 import datetime as _datetime
 import os as _os
@@ -360,8 +360,9 @@ cdef inline uint64_t align8(uint64_t n) noexcept nogil:
 include "_frame.pxi"
 include "_control.pxi"
 include "_segment.pxi"
+include "_arrow.pxi"
+include "_intake.pxi"
 include "_append.pxi"
 include "_reader.pxi"
 include "_verify.pxi"
-include "_arrow.pxi"
 include "_rows.pxi"

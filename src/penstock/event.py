@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from penstock import _core
 from penstock._core import Event
@@ -11,6 +11,17 @@ from penstock.times import Time, to_ns
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 Headers: TypeAlias = "Mapping[str, Buffer | None] | Iterable[tuple[str, Buffer | None]]"
+
+
+class _ArrowStream(Protocol):
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
+
+
+class _ArrowArray(Protocol):
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]: ...
+
+
+ArrowData: TypeAlias = "_ArrowStream | _ArrowArray"
 
 
 class Entry(NamedTuple):
@@ -30,4 +41,4 @@ class Entry(NamedTuple):
 
 _core.set_helpers(to_ns, Entry)
 
-__all__ = ["Buffer", "Entry", "Event", "Headers"]
+__all__ = ["ArrowData", "Buffer", "Entry", "Event", "Headers"]

@@ -9,8 +9,8 @@ from penstock import layout as L
 from penstock import segment
 from penstock.errors import Corrupt
 from penstock.examine import Segment
-from penstock.report import Problem, Severity, many
 from penstock.frames import Hole, Source, Tail
+from penstock.report import Problem, Severity, many
 from penstock.segment import Summary
 from penstock.settings import Settings
 

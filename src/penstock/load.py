@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from penstock import _core, durability, files, producers, segment
 from penstock import layout as L
+from penstock._core import Given, Intake
 from penstock.control import position
 from penstock.ending import Active
 from penstock.errors import Conflict, PenstockError, TooLarge, Usage, WrongType
-from penstock.event import Buffer, Entry
+from penstock.event import ArrowData, Buffer, Entry
 from penstock.producers import Done, Table
 from penstock.recovery import LOAD, NEXT, put_in_place, start_segment, successor_of
 from penstock.segment import Header
@@ -40,16 +41,17 @@ BATCH_BYTES_MAX = 4 << 20
 BATCH_EVENTS_MAX = 20_000
 
 Parts: TypeAlias = dict[str, Any]
-Batch: TypeAlias = "list[Buffer | Entry]"
+Batch: TypeAlias = "list[Buffer | Entry] | Given"
 
 _attempts = itertools.count()
 
 
 def load_into(
     log: Log,
-    values: Iterable[Buffer | Entry],
+    values: Iterable[Buffer | Entry] | ArrowData,
     parts: Parts,
     *,
+    value: str | None,
     expect: int | None,
     producer: tuple[str, int] | None,
     durable: bool,
@@ -65,7 +67,15 @@ def load_into(
         if done is not None:
             return _acknowledge(log, done, durable, timeout)
     settings = log.settings
-    batches = _batches(values, min(BATCH_BYTES_MAX, segment.room_in(settings.segment_size) // 4))
+    room = min(BATCH_BYTES_MAX, segment.room_in(settings.segment_size) // 4)
+    batches: Iterator[Batch]
+    if hasattr(values, "__arrow_c_stream__") or hasattr(values, "__arrow_c_array__"):
+        batches = _given(Intake(values, value, **parts), room)
+        parts = {}  # the intake has them
+    elif value is not None:
+        raise Usage("value= names a column of Arrow data, and these values are none")
+    else:
+        batches = _batches(values, room)
     first = next(batches, [])
     second = next(batches, None)
     if not first and who:
@@ -81,9 +91,9 @@ def load_into(
             if progress is not None:
                 progress(len(seqs))
             return _acknowledge(log, seqs, durable, timeout)
-    private = _Private(log, settings, first.pop(0), parts)
+    private = _Private(log, settings, first[0], parts)
     try:
-        for batch in itertools.chain((first, second), batches):
+        for batch in itertools.chain((first[1:], second), batches):
             private.extend(batch, parts)
             if progress is not None:
                 progress(private.count)
@@ -100,11 +110,11 @@ def _acknowledge(log: Log, seqs: range, durable: bool, timeout: float | None) ->
     return seqs
 
 
-def _batches(values: Iterable[Buffer | Entry], room: int) -> Iterator[Batch]:
+def _batches(values: Iterable[Buffer | Entry] | ArrowData, room: int) -> Iterator[Batch]:
     """The values in order, in lists that a segment takes several of."""
     if not hasattr(values, "__iter__"):
         raise WrongType(f"load takes values one after the other, not {type(values).__name__}")
-    batch: Batch = []
+    batch: list[Buffer | Entry] = []
     left = room
     for item in values:
         nbytes = L.FRAME_HEADER_BYTES + _length(item.value if isinstance(item, Entry) else item)
@@ -115,6 +125,16 @@ def _batches(values: Iterable[Buffer | Entry], room: int) -> Iterator[Batch]:
         left -= nbytes
     if batch:
         yield batch
+
+
+def _given(intake: Intake, room: int) -> Iterator[Given]:
+    """Arrow data likewise."""
+    for rows in intake:
+        left = rows
+        while len(left):
+            n = left.fitting(room, BATCH_EVENTS_MAX)
+            yield left[:n]
+            left = left[n:]
 
 
 def _length(value: object) -> int:

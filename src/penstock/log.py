@@ -11,7 +11,7 @@ from typing import Any, Literal
 from penstock import files, segment
 from penstock.backup import backup as copy_log
 from penstock.errors import AlreadyExists, NotFound, PenstockError, Usage, WrongType
-from penstock.event import Buffer, Entry, Event, Headers
+from penstock.event import ArrowData, Buffer, Entry, Event, Headers
 from penstock.handle import Handle
 from penstock.layout import C_DURABLE_SEQ, C_POISONED
 from penstock.load import load_into
@@ -253,11 +253,12 @@ class Log(Handle):
 
     def load(
         self,
-        values: Iterable[Buffer | Entry],
+        values: Iterable[Buffer | Entry] | ArrowData,
         *,
-        key: Buffer | None = None,
+        value: str | None = None,
+        key: Buffer | str | None = None,
         topic: str | None = None,
-        headers: Headers | None = None,
+        headers: Headers | str | None = None,
         time: Time | None = None,
         expect: int | None = None,
         producer: tuple[str, int] | None = None,
@@ -272,6 +273,7 @@ class Log(Handle):
         append meanwhile; if they do, the events are numbered anew under the write lock. With
         ``producer=(id, n)`` a repeat is a no-op: it returns the seqs of the first time, without
         looking at ``values``. ``progress`` is called with the number of events written so far.
+        Arrow data, best as a stream of batches, is taken as in `extend`.
 
         >>> log = penstock.open(path)
         >>> log.load((b"%d" % i for i in range(100_000)), producer=("import", 1))
@@ -283,6 +285,7 @@ class Log(Handle):
             self,
             values,
             {"key": key, "topic": topic, "headers": headers, "time": time},
+            value=value,
             expect=expect,
             producer=producer,
             durable=durable,

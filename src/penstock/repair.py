@@ -24,9 +24,9 @@ from penstock.backup import new_directory
 from penstock.control import NAME as CONTROL
 from penstock.errors import Busy, Corrupt, UnsupportedVersion, Usage
 from penstock.examine import Segment
+from penstock.frames import Source
 from penstock.judge import Place, settings_of
 from penstock.recovery import sweep
-from penstock.frames import Source
 from penstock.segment import Header
 from penstock.settings import Settings
 from penstock.verify import DAMAGED, Findings, Progress, survey

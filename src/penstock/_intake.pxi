@@ -1,0 +1,683 @@
+# Intake: Arrow columns that somebody gives to extend or load, turned into events without an object per row.
+
+cdef enum Layout:
+    LAYOUT_TEXT32, LAYOUT_TEXT64, LAYOUT_VIEW, LAYOUT_FIXED, LAYOUT_DICTIONARY
+    LAYOUT_TIME, LAYOUT_LIST32, LAYOUT_LIST64
+
+
+cdef struct Column:
+    # One column of one batch, as far as it is needed to find the bytes of a row.
+    Layout layout
+    const ArrowArray *array
+    const uint8_t *valid      # NULL: no row is null
+    uint64_t width            # LAYOUT_FIXED: bytes of a row; LAYOUT_DICTIONARY: bytes of an index
+    bint signed_index
+    int64_t scale             # LAYOUT_TIME: nanoseconds in its unit
+    bint given                # whether there is such a column
+
+
+_INDEX_BYTES = {b"c": 1, b"C": 1, b"s": 2, b"S": 2, b"i": 4, b"I": 4, b"l": 8, b"L": 8}
+
+
+cdef str layout_of(const ArrowSchema *s, Column *c):
+    """Note how a column of text or bytes is laid out; what is wrong with it, or None."""
+    cdef bytes form = <bytes>s.format
+    memset(c, 0, sizeof(Column))
+    c.given = True
+    if s.dictionary != NULL:
+        c.layout = LAYOUT_DICTIONARY
+        c.width = _INDEX_BYTES.get(form, 0)
+        c.signed_index = form in (b"c", b"s", b"i", b"l")
+        return None if c.width else "has indexes of a strange type"
+    if form in (b"z", b"u"):
+        c.layout = LAYOUT_TEXT32
+    elif form in (b"Z", b"U"):
+        c.layout = LAYOUT_TEXT64
+    elif form in (b"vz", b"vu"):
+        c.layout = LAYOUT_VIEW
+    elif form.startswith(b"w:") and form[2:].isdigit():
+        c.layout = LAYOUT_FIXED
+        c.width = int(form[2:])
+    else:
+        return "is neither text nor bytes"
+    return None
+
+
+cdef void column_bind(Column *c, const ArrowArray *a) noexcept nogil:
+    """Point a column at the buffers of one batch."""
+    c.array = a
+    c.valid = <const uint8_t *>a.buffers[0] if a.null_count != 0 and a.n_buffers else NULL
+
+
+cdef inline bint column_null(const Column *c, int64_t row) noexcept nogil:
+    cdef int64_t at = row + c.array.offset
+    return c.valid != NULL and not c.valid[at >> 3] >> (at & 7) & 1
+
+
+cdef bint bytes_at(const Column *c, const Column *words, int64_t row, const char **at, uint64_t *n) noexcept nogil:
+    """Where the bytes of a row are, which is not null; False if the column contradicts itself.
+
+    ``words`` is the dictionary, if the column has one.
+    """
+    cdef int64_t i = row + c.array.offset, first, last
+    cdef const int32_t *o32
+    cdef const int64_t *o64
+    cdef const char *view
+    cdef const char *index
+    if c.layout == LAYOUT_TEXT32:
+        o32 = <const int32_t *>c.array.buffers[1]
+        first = o32[i]
+        last = o32[i + 1]
+    elif c.layout == LAYOUT_TEXT64:
+        o64 = <const int64_t *>c.array.buffers[1]
+        first = o64[i]
+        last = o64[i + 1]
+    elif c.layout == LAYOUT_FIXED:
+        first = i * <int64_t>c.width
+        at[0] = <const char *>c.array.buffers[1] + first
+        n[0] = c.width
+        return True
+    elif c.layout == LAYOUT_VIEW:
+        view = <const char *>c.array.buffers[1] + 16 * i
+        n[0] = psk_get32(view)
+        if n[0] <= 12:
+            at[0] = view + 4
+            return True
+        first = psk_get32(view + 8)
+        if first + 3 >= c.array.n_buffers:  # the last buffer has the lengths of the others
+            return False
+        at[0] = <const char *>c.array.buffers[2 + first] + psk_get32(view + 12)
+        return n[0] >> 31 == 0
+    else:
+        index = <const char *>c.array.buffers[1] + i * <int64_t>c.width
+        if c.width == 1:
+            first = (<const int8_t *>index)[0] if c.signed_index else (<const uint8_t *>index)[0]
+        elif c.width == 2:
+            first = (<const int16_t *>index)[0] if c.signed_index else (<const uint16_t *>index)[0]
+        elif c.width == 4:
+            first = (<const int32_t *>index)[0] if c.signed_index else (<const uint32_t *>index)[0]
+        else:
+            first = (<const int64_t *>index)[0]
+        if first < 0 or first >= words.array.length or column_null(words, first):
+            return False
+        return bytes_at(words, NULL, first, at, n)
+    if first < 0 or last < first:
+        return False
+    at[0] = <const char *>c.array.buffers[2] + first
+    n[0] = <uint64_t>(last - first)
+    return True
+
+
+cdef enum Refusal:
+    TAKEN = 0
+    REFUSED_VALUE       # too long
+    REFUSED_KEY
+    REFUSED_TOPIC
+    REFUSED_HEADERS
+    REFUSED_TEXT        # a topic or a header's name is not UTF-8, or the name is null
+    REFUSED_TIME        # before 1970 or after what 64 bits hold
+    REFUSED_NOTHING     # neither value nor key
+    REFUSED_LAYOUT
+
+
+cdef struct Columned:
+    # The columns of one batch, by what they are for. A dictionary stands beside its column.
+    Column value
+    Column value_words
+    Column key
+    Column key_words
+    Column topic
+    Column topic_words
+    Column time
+    Column headers
+    Column names
+    Column names_words
+    Column values
+    Column values_words
+    const ArrowArray *pairs
+
+
+cdef Refusal headers_span(const Columned *c, int64_t row, int64_t *first, int64_t *last) noexcept nogil:
+    """Which rows of the pairs are those of a row."""
+    cdef int64_t at = row + c.headers.array.offset
+    if column_null(&c.headers, row):
+        first[0] = last[0] = 0
+        return TAKEN
+    if c.headers.layout == LAYOUT_LIST32:
+        first[0] = (<const int32_t *>c.headers.array.buffers[1])[at]
+        last[0] = (<const int32_t *>c.headers.array.buffers[1])[at + 1]
+    else:
+        first[0] = (<const int64_t *>c.headers.array.buffers[1])[at]
+        last[0] = (<const int64_t *>c.headers.array.buffers[1])[at + 1]
+    if first[0] < 0 or last[0] < first[0] or last[0] > c.pairs.length:
+        return REFUSED_LAYOUT
+    first[0] += c.pairs.offset
+    last[0] += c.pairs.offset
+    return TAKEN
+
+
+cdef Refusal headers_write(
+    const Columned *c, int64_t row, char *to, uint64_t room, uint64_t *nbytes
+) noexcept nogil:
+    """Lay out the headers of a row as frames have them; with ``to`` NULL, only how long they are.
+
+    They may not take more than ``room``, whatever happened to them since that was found out.
+    """
+    cdef int64_t i = 0, last = 0
+    cdef const char *name = NULL
+    cdef const char *value = NULL
+    cdef uint64_t name_len = 0, value_len = 0
+    cdef bint null
+    cdef Refusal rc = headers_span(c, row, &i, &last)
+    nbytes[0] = 0
+    if rc != TAKEN:
+        return rc
+    while i < last:
+        if column_null(&c.names, i):
+            return REFUSED_TEXT
+        null = column_null(&c.values, i)
+        value_len = 0
+        if not bytes_at(&c.names, &c.names_words, i, &name, &name_len) or (
+            not null and not bytes_at(&c.values, &c.values_words, i, &value, &value_len)
+        ):
+            return REFUSED_LAYOUT
+        if nbytes[0] + 4 + name_len + value_len > room:
+            return REFUSED_HEADERS
+        if to != NULL:
+            if not is_utf8(name, name_len):
+                return REFUSED_TEXT
+            psk_put16(to, <uint16_t>name_len)
+            psk_put16(to + 2, <uint16_t>(PSK_NULL_HEADER if null else value_len))
+            memcpy(to + 4, name, name_len)
+            memcpy(to + 4 + name_len, value, value_len)
+            to += 4 + name_len + value_len
+        nbytes[0] += 4 + name_len + value_len
+        i += 1
+    return TAKEN
+
+
+cdef Refusal time_at(const Column *c, int64_t row, uint64_t *ns) noexcept nogil:
+    cdef int64_t t = (<const int64_t *>c.array.buffers[1])[row + c.array.offset]
+    if t < 0 or <uint64_t>t > U64_MAX // <uint64_t>c.scale:
+        return REFUSED_TIME
+    ns[0] = <uint64_t>t * <uint64_t>c.scale
+    return TAKEN
+
+
+cdef Refusal row_parts(const Columned *c, const Parts *shared, int64_t row, Parts *p) noexcept nogil:
+    """Find the parts of one row, all but its headers if they have a column."""
+    cdef uint64_t n = 0
+    p[0] = shared[0]
+    if c.key.given:
+        p.key_len = PSK_NO_KEY
+        if not column_null(&c.key, row):
+            if not bytes_at(&c.key, &c.key_words, row, &p.key, &n):
+                return REFUSED_LAYOUT
+            if n > PSK_KEY_BYTES_MAX:
+                return REFUSED_KEY
+            p.key_len = <uint16_t>n
+    if column_null(&c.value, row):
+        if p.key_len == PSK_NO_KEY:
+            return REFUSED_NOTHING
+        p.kind = PSK_KIND_DELETE
+        p.value_len = 0
+    else:
+        if not bytes_at(&c.value, &c.value_words, row, &p.value, &p.value_len):
+            return REFUSED_LAYOUT
+        if p.value_len > PSK_VALUE_BYTES_MAX:
+            return REFUSED_VALUE
+    if c.topic.given:
+        p.topic_len = 0
+        if not column_null(&c.topic, row):
+            if not bytes_at(&c.topic, &c.topic_words, row, &p.topic, &n):
+                return REFUSED_LAYOUT
+            if n > PSK_TOPIC_BYTES_MAX:
+                return REFUSED_TOPIC
+            p.topic_len = <uint16_t>n
+            if not is_utf8(p.topic, n):
+                return REFUSED_TEXT
+    if c.time.given:
+        p.flags &= <uint8_t>~PSK_FLAG_EVENT_TIME
+        if not column_null(&c.time, row):
+            p.flags |= PSK_FLAG_EVENT_TIME
+            return time_at(&c.time, row, &p.event_ns)
+    return TAKEN
+
+
+cdef Refusal row_bytes(const Columned *c, const Parts *shared, int64_t row, Parts *p, uint64_t *nbytes) noexcept nogil:
+    """How long the frame of a row is."""
+    cdef uint64_t headers = 0
+    cdef Refusal rc = row_parts(c, shared, row, p)
+    if rc == TAKEN and c.headers.given:
+        rc = headers_write(c, row, NULL, PSK_HEADERS_BYTES_MAX, &headers)
+        p.headers_len = <uint16_t>headers
+    nbytes[0] = align8(PSK_FRAME_HEADER_BYTES + parts_prefix(p) + p.value_len)
+    return rc
+
+
+_REFUSALS = {
+    REFUSED_VALUE: f"its value is longer than {PSK_VALUE_BYTES_MAX} bytes",
+    REFUSED_KEY: f"its key is longer than {PSK_KEY_BYTES_MAX} bytes",
+    REFUSED_TOPIC: f"its topic is longer than {PSK_TOPIC_BYTES_MAX} bytes",
+    REFUSED_HEADERS: f"its headers take more than {PSK_HEADERS_BYTES_MAX} bytes",
+    REFUSED_TEXT: "its topic or a header's name is not UTF-8, or a header has no name",
+    REFUSED_TIME: "its time lies before 1970 or after 2554",
+    REFUSED_NOTHING: "its value is null and it has no key; null deletes a key",
+    REFUSED_LAYOUT: "its column contradicts itself: an offset or index points outside",
+}
+
+
+cdef class Chunk:
+    """One batch of Arrow columns, held as long as somebody needs its bytes."""
+
+    cdef ArrowArray array
+    cdef Columned columns
+
+    def __dealloc__(self):
+        if self.array.release != NULL:
+            with nogil:
+                self.array.release(&self.array)
+
+
+
+
+cdef class Intake:
+    """Arrow data of somebody else's: which of its columns are which parts of an event.
+
+    ``chunks()`` goes through its batches, once.
+    """
+
+    cdef ArrowSchema schema
+    cdef ArrowStream stream
+    cdef object first          # the only batch, where there is no stream
+    cdef bint bare            # its one column is the value itself, and there is no struct around it
+    cdef int places[5]         # of value, key, topic, time and headers; -1: no such column
+    cdef Parts shared          # for all rows, where there is no column
+    cdef list pins
+
+    def __dealloc__(self):
+        if self.schema.release != NULL:
+            self.schema.release(&self.schema)
+        if self.stream.release != NULL:
+            self.stream.release(&self.stream)
+
+    def __init__(self, source, value=None, key=None, topic=None, headers=None, time=None):
+        cdef ArrowStream *s
+        cdef ArrowSchema *schema
+        cdef ArrowArray *a
+        cdef Chunk chunk
+        cdef int rc
+        self.pins = []
+        if hasattr(source, "__arrow_c_stream__"):
+            capsule = source.__arrow_c_stream__()
+            s = <ArrowStream *>PyCapsule_GetPointer(capsule, "arrow_array_stream")
+            self.stream = s[0]
+            s.release = NULL
+            with nogil:
+                rc = self.stream.get_schema(&self.stream, &self.schema)
+            if rc:
+                raise self.stream_error(rc)
+        else:
+            schema_capsule, array_capsule = source.__arrow_c_array__()
+            schema = <ArrowSchema *>PyCapsule_GetPointer(schema_capsule, "arrow_schema")
+            self.schema = schema[0]
+            schema.release = NULL
+            a = <ArrowArray *>PyCapsule_GetPointer(array_capsule, "arrow_array")
+            chunk = Chunk.__new__(Chunk)
+            chunk.array = a[0]
+            a.release = NULL
+            self.first = chunk
+        self.choose(value, key, topic, headers, time)
+
+    cdef object stream_error(self, int rc):
+        cdef const char *text = NULL
+        if self.stream.get_last_error != NULL:
+            text = self.stream.get_last_error(&self.stream)
+        said = (<bytes>text).decode(errors="replace") if text != NULL else _os.strerror(rc)
+        return Usage(f"the Arrow data cannot be read: {said}")
+
+    cdef int choose(self, value, key, topic, headers, time) except -1:
+        """Decide which column is what; the rest of what was given holds for all rows."""
+        cdef Columned c
+        cdef int i
+        cdef list names = []
+        self.bare = strcmp(self.schema.format, "+s") != 0
+        if not self.bare:
+            names = [
+                (<bytes>self.schema.children[i].name).decode() if self.schema.children[i].name != NULL else ""
+                for i in range(self.schema.n_children)
+            ]
+        for name in set(names):
+            if names.count(name) > 1 and name in (value, key, topic, headers, time, "value"):
+                raise Usage(f"two columns are called {name!r}")
+        there = ", ".join(repr(n) for n in names) or "none"
+        for i in range(5):
+            self.places[i] = -1
+        if self.bare:
+            if value is not None:
+                raise Usage("value= names a column, and this Arrow data is one array")
+            self.places[0] = 0
+        elif value is not None:
+            if value not in names:
+                raise Usage(f"there is no column {value!r}; there are {there}")
+            self.places[0] = names.index(value)
+        elif "value" in names:
+            self.places[0] = names.index("value")
+        elif len(names) == 1:
+            self.places[0] = 0
+        else:
+            raise Usage(f"which column is the value? Say value='name'; there are {there}")
+        for i, (what, given) in enumerate((("key", key), ("topic", topic), ("time", time), ("headers", headers)), 1):
+            if given is None:
+                if what in names and names.index(what) != self.places[0]:
+                    self.places[i] = names.index(what)
+            elif isinstance(given, str) and given in names:
+                self.places[i] = names.index(given)
+            elif isinstance(given, str) and what in ("key", "headers"):
+                raise Usage(f"there is no column {given!r} for the {what}; there are {there}")
+        try:
+            parts_fill(
+                &self.shared, self.pins, b"",
+                None if self.places[1] >= 0 else key,
+                None if self.places[2] >= 0 else topic,
+                None if self.places[4] >= 0 else headers,
+                None if self.places[3] >= 0 else time,
+            )
+        except Usage as error:
+            if isinstance(time, str) and self.places[3] < 0:
+                raise Usage(f"time={time!r} is no column ({there}), and no time: {error}") from None
+            raise
+        self.shared.fixed = False  # Arrow data may lie over memory that somebody changes
+        self.lay_out(&c)
+        return 0
+
+    cdef object misfit(self, str what, const ArrowSchema *s, str why):
+        name = (<bytes>s.name).decode(errors="replace") if s.name != NULL else ""
+        return Usage(
+            f"column {name!r} cannot be the {what}: it {why} (Arrow format "
+            f"{(<bytes>s.format).decode(errors='replace')!r}); cast it, or name another with {what}="
+        )
+
+    cdef int lay_out_bytes(self, str what, const ArrowSchema *s, Column *c, Column *words) except -1:
+        why = layout_of(s, c)
+        if why is None and c.layout == LAYOUT_DICTIONARY:
+            why = layout_of(s.dictionary, words)
+            if why is None and words.layout == LAYOUT_DICTIONARY:
+                why = "is a dictionary of dictionaries"
+        if why is not None:
+            raise self.misfit(what, s, why)
+        return 0
+
+    cdef const ArrowSchema *place(self, int i) noexcept:
+        return &self.schema if self.bare else self.schema.children[self.places[i]]
+
+    cdef int lay_out(self, Columned *c) except -1:
+        """Check the types of the columns and note how they are laid out."""
+        cdef const ArrowSchema *s
+        cdef const ArrowSchema *pair
+        memset(c, 0, sizeof(Columned))
+        self.lay_out_bytes("value", self.place(0), &c.value, &c.value_words)
+        if self.places[1] >= 0:
+            self.lay_out_bytes("key", self.place(1), &c.key, &c.key_words)
+        if self.places[2] >= 0:
+            self.lay_out_bytes("topic", self.place(2), &c.topic, &c.topic_words)
+        if self.places[3] >= 0:
+            s = self.place(3)
+            c.time.given = True
+            c.time.layout = LAYOUT_TIME
+            form = <bytes>s.format
+            c.time.scale = {b"tss": 10**9, b"tsm": 10**6, b"tsu": 1000, b"tsn": 1, b"l": 1}.get(form[:3], 0)
+            if c.time.scale == 0:
+                raise self.misfit("time", s, "is no timestamp, and no whole number of nanoseconds")
+        if self.places[4] >= 0:
+            s = self.place(4)
+            c.headers.given = True
+            pair = s.children[0] if s.n_children == 1 else NULL
+            if strcmp(s.format, "+l") == 0 or strcmp(s.format, "+m") == 0:
+                c.headers.layout = LAYOUT_LIST32
+            elif strcmp(s.format, "+L") == 0:
+                c.headers.layout = LAYOUT_LIST64
+            else:
+                pair = NULL
+            if pair == NULL or strcmp(pair.format, "+s") != 0 or pair.n_children != 2:
+                raise self.misfit("headers", s, "is no list of pairs of a name and a value, and no map")
+            self.lay_out_bytes("headers", pair.children[0], &c.names, &c.names_words)
+            self.lay_out_bytes("headers", pair.children[1], &c.values, &c.values_words)
+        return 0
+
+    cdef int bind(self, Chunk chunk) except -1:
+        """Point the columns at the buffers of one batch."""
+        cdef Columned *c = &chunk.columns
+        cdef const ArrowArray *a = &chunk.array
+        cdef const ArrowArray *pair
+        self.lay_out(c)
+        if not self.bare and a.n_children != self.schema.n_children:
+            raise Usage("the Arrow data contradicts itself: a batch has other columns than its schema")
+        if not self.bare and a.null_count and a.n_buffers and a.buffers[0] != NULL:
+            raise Usage("the Arrow data has rows that are null as a whole; drop them first")
+        self.bind_one(a, 0, &c.value, &c.value_words)
+        self.bind_one(a, 1, &c.key, &c.key_words)
+        self.bind_one(a, 2, &c.topic, &c.topic_words)
+        self.bind_one(a, 3, &c.time, NULL)
+        self.bind_one(a, 4, &c.headers, NULL)
+        if c.headers.given:
+            pair = c.pairs = c.headers.array.children[0]
+            if pair.n_children != 2:
+                raise Usage("the Arrow data contradicts itself: headers have other parts than their schema")
+            column_bind(&c.names, pair.children[0])
+            column_bind(&c.values, pair.children[1])
+            if pair.children[0].dictionary != NULL:
+                column_bind(&c.names_words, pair.children[0].dictionary)
+            if pair.children[1].dictionary != NULL:
+                column_bind(&c.values_words, pair.children[1].dictionary)
+        return 0
+
+    cdef int bind_one(self, const ArrowArray *a, int i, Column *c, Column *words) except -1:
+        cdef const ArrowArray *child
+        if self.places[i] < 0:
+            return 0
+        child = a if self.bare else a.children[self.places[i]]
+        if child.length < a.length + (0 if self.bare else a.offset):
+            raise Usage("the Arrow data contradicts itself: a column is shorter than its batch")
+        column_bind(c, child)
+        if words != NULL and child.dictionary != NULL:
+            column_bind(words, child.dictionary)
+        return 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        """The next batch, as `Given`."""
+        cdef Chunk chunk
+        cdef int rc
+        if self.stream.release != NULL:
+            chunk = Chunk.__new__(Chunk)
+            with nogil:
+                rc = self.stream.get_next(&self.stream, &chunk.array)
+            if rc:
+                raise self.stream_error(rc)
+            if chunk.array.release == NULL:
+                raise StopIteration
+        else:
+            chunk = self.first
+            self.first = None
+            if chunk is None:
+                raise StopIteration
+        self.bind(chunk)
+        first = 0 if self.bare else chunk.array.offset
+        return Given(self, [(chunk, first, first + chunk.array.length)])
+
+    def all(self):
+        """All batches as one."""
+        pieces = []
+        for given in self:
+            pieces += (<Given>given).pieces
+        return Given(self, pieces)
+
+
+cdef class Given:
+    """Rows of Arrow data, to be appended: something like a list of entries, without the objects."""
+
+    cdef Intake intake
+    cdef list pieces           # (chunk, first row, row behind the last)
+    cdef readonly uint64_t count
+
+    def __init__(self, Intake intake, list pieces):
+        self.intake = intake
+        self.pieces = pieces
+        self.count = sum(stop - start for _, start, stop in pieces)
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, which):
+        """Some rows, by a slice; one of them as an entry, by its number."""
+        if not isinstance(which, slice):
+            return self.entry(which)
+        start, stop, _ = which.indices(self.count)
+        pieces = []
+        at = 0
+        for chunk, first, last in self.pieces:
+            low = max(first, first + start - at)
+            high = min(last, first + stop - at)
+            if low < high:
+                pieces.append((chunk, low, high))
+            at += last - first
+        return Given(self.intake, pieces)
+
+    cdef object refuse(self, Refusal why, uint64_t row):
+        kind = TooLarge if why in (REFUSED_VALUE, REFUSED_KEY, REFUSED_TOPIC, REFUSED_HEADERS) else Usage
+        return kind(f"row {row}: {_REFUSALS[why]}; nothing was written")
+
+    def entry(self, index):
+        """One row as an entry."""
+        cdef Chunk chunk
+        cdef Parts p
+        cdef Refusal rc
+        cdef uint64_t nbytes = 0
+        cdef bytearray headers = bytearray()
+        for chunk, first, last in (<Given>self[index:index + 1]).pieces:
+            rc = row_bytes(&chunk.columns, &self.intake.shared, first, &p, &nbytes)
+            if rc == TAKEN and chunk.columns.headers.given:
+                headers = bytearray(p.headers_len)
+                rc = headers_write(&chunk.columns, first, headers, p.headers_len, &nbytes)
+                p.headers = <char *>headers
+            if rc != TAKEN:
+                raise self.refuse(rc, index)
+            return _Entry(
+                None if p.kind == PSK_KIND_DELETE else PyBytes_FromStringAndSize(p.value, <Py_ssize_t>p.value_len),
+                None if p.key_len == PSK_NO_KEY else PyBytes_FromStringAndSize(p.key, p.key_len),
+                PyUnicode_DecodeUTF8(p.topic, p.topic_len, NULL) if p.topic_len else None,
+                decode_headers(p.headers, p.headers_len, index) if p.headers_len else None,
+                p.event_ns if p.flags & PSK_FLAG_EVENT_TIME else None,
+            )
+        raise IndexError(index)
+
+    def fitting(self, uint64_t room, uint64_t rows):
+        """How many of the first ``rows`` rows have frames of at most ``room`` bytes together; at least one."""
+        cdef Chunk chunk
+        cdef Parts p
+        cdef uint64_t nbytes = 0, taken = 0
+        cdef int64_t row, last
+        cdef Refusal rc = TAKEN
+        cdef bint full = False
+        for chunk, first, stop in self.pieces:
+            row = first
+            last = stop
+            with nogil:
+                while row < last and taken < rows:
+                    rc = row_bytes(&chunk.columns, &self.intake.shared, row, &p, &nbytes)
+                    if rc != TAKEN:
+                        break
+                    if nbytes > room:
+                        full = True
+                        break
+                    room -= nbytes
+                    taken += 1
+                    row += 1
+            if rc != TAKEN:
+                raise self.refuse(rc, taken)
+            if full:
+                break
+        return max(1, taken)
+
+    cdef bint plain(self) except -1:
+        """Whether rows differ in their values alone, and none is null."""
+        cdef Chunk chunk
+        cdef int i
+        for i in range(1, 5):
+            if self.intake.places[i] >= 0:
+                return False
+        for chunk, _, _ in self.pieces:
+            if chunk.columns.value.valid != NULL or chunk.columns.value.layout == LAYOUT_DICTIONARY:
+                return False
+        return True
+
+    cdef uint64_t spans(self, Span *spans) except 0:
+        """Find the values; returns the bytes of all frames."""
+        cdef Chunk chunk
+        cdef uint64_t at = 0, nbytes = 0, prefix = parts_prefix(&self.intake.shared)
+        cdef int64_t row, last
+        cdef Refusal rc = TAKEN
+        for chunk, first, stop in self.pieces:
+            row = first
+            last = stop
+            with nogil:
+                while row < last:
+                    if not bytes_at(&chunk.columns.value, NULL, row, &spans[at].start, &spans[at].length):
+                        rc = REFUSED_LAYOUT
+                        break
+                    if spans[at].length > PSK_VALUE_BYTES_MAX:
+                        rc = REFUSED_VALUE
+                        break
+                    nbytes += align8(PSK_FRAME_HEADER_BYTES + prefix + spans[at].length)
+                    at += 1
+                    row += 1
+            if rc != TAKEN:
+                raise self.refuse(rc, at)
+        return nbytes
+
+    cdef uint64_t parts(self, Parts *parts, list pins) except 0:
+        """Find the parts of all rows; returns the bytes of all frames."""
+        cdef Chunk chunk
+        cdef uint64_t at, n = 0, nbytes = 0, headers = 0
+        cdef int64_t row, last
+        cdef char *to = NULL
+        cdef Refusal rc = TAKEN
+        cdef bint with_headers = self.intake.places[4] >= 0
+        at = 0
+        for chunk, first, stop in self.pieces:
+            row = first
+            last = stop
+            with nogil:
+                while row < last:
+                    rc = row_bytes(&chunk.columns, &self.intake.shared, row, &parts[at], &n)
+                    if rc != TAKEN:
+                        break
+                    nbytes += n
+                    headers += parts[at].headers_len
+                    at += 1
+                    row += 1
+            if rc != TAKEN:
+                raise self.refuse(rc, at)
+        if with_headers and headers:
+            laid = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>headers)
+            pins.append(laid)
+            to = PyBytes_AS_STRING(laid)
+            at = 0
+            for chunk, first, stop in self.pieces:
+                row = first
+                last = stop
+                with nogil:
+                    while row < last:
+                        rc = headers_write(&chunk.columns, row, to, parts[at].headers_len, &n)
+                        if rc != TAKEN:
+                            break
+                        parts[at].headers = to
+                        to += n
+                        at += 1
+                        row += 1
+                if rc != TAKEN:
+                    raise self.refuse(rc, at)
+        return nbytes

@@ -1,0 +1,401 @@
+"""A scan gives the same events as reading them one by one, as columns, whoever takes them over."""
+
+from __future__ import annotations
+
+import datetime as dt
+import gc
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import penstock
+from penstock import Entry, errors
+from penstock import layout as L
+from tests.unit import broken, oracle
+
+HEADERS = pa.list_(
+    pa.field(
+        "element",
+        pa.struct([pa.field("key", pa.string(), False), pa.field("value", pa.binary())]),
+        False,
+    )
+)
+SCHEMA = pa.schema(
+    [
+        pa.field("seq", pa.int64(), False),
+        pa.field("time", pa.timestamp("ns", "UTC"), False),
+        pa.field("append_time", pa.timestamp("ns", "UTC"), False),
+        pa.field("topic", pa.string(), False),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", HEADERS, False),
+    ]
+)
+
+
+def expected(events: Any) -> pa.Table:
+    """The table that one event after the other makes."""
+    rows = [
+        {
+            "seq": e.seq,
+            "time": e.time_ns,
+            "append_time": e.append_ns,
+            "topic": e.topic,
+            "key": e.key,
+            "value": e.value,
+            "headers": [{"key": k, "value": v} for k, v in e.headers],
+        }
+        for e in events
+    ]
+    return pa.Table.from_pylist(rows, SCHEMA)
+
+
+def scanned(log: penstock.Log, *args: Any, **options: Any) -> pa.Table:
+    """A scan of all columns, checked in every way that Arrow knows."""
+    table = log.scan(*args, columns=SCHEMA.names, **options).to_arrow()
+    table.validate(full=True)
+    assert table.schema == SCHEMA
+    return table
+
+
+entries = st.builds(
+    lambda value, key, topic, headers, time: Entry(
+        b"" if value is None and key is None else value, key, topic, headers, time
+    ),
+    st.none() | st.binary(max_size=300),
+    st.none() | st.binary(max_size=40),
+    st.none() | st.text(max_size=20),
+    st.none() | st.lists(st.tuples(st.text(max_size=9), st.none() | st.binary(max_size=20))),
+    st.none() | st.integers(0, (1 << 63) - 1),
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    batches=st.lists(st.lists(entries, min_size=1, max_size=30), max_size=12),
+    rows=st.integers(1, 40),
+    rolls=st.sets(st.integers(0, 11)),
+    data=st.data(),
+)
+def test_equals_reading_one_by_one(
+    tmp_path_factory: pytest.TempPathFactory,
+    batches: list[list[Entry]],
+    rows: int,
+    rolls: set[int],
+    data: st.DataObject,
+) -> None:
+    """Whatever the events, however they lie in segments, and whichever are asked for."""
+    path = tmp_path_factory.mktemp("scan") / "log"
+    with penstock.open(path, segment_size="64KiB") as log:
+        for i, batch in enumerate(batches):
+            log.extend(batch)
+            if i in rolls:
+                log.steward.roll()
+        assert scanned(log, batch_rows=rows).equals(expected(log))
+        events = list(log)
+        bound = st.none() | st.integers(0, len(events) + 2)
+        times = st.none() | st.sampled_from([e.time_ns for e in events] or [0])
+        which: dict[str, Any] = {
+            "start": data.draw(bound),
+            "stop": data.draw(bound),
+            "since": data.draw(times),
+            "until": data.draw(times),
+            "topic": data.draw(st.none() | st.sampled_from([e.topic for e in events] or ["x"])),
+            "key": data.draw(st.none() | st.sampled_from([e.key for e in events] or [b"x"])),
+        }
+        assert scanned(log, batch_rows=rows, **which).equals(expected(log.read(**which)))
+        together = pa.table(log.scan(batch_rows=rows, columns=SCHEMA.names))
+        assert together.equals(expected(events))
+
+
+@pytest.fixture
+def log(path: Path) -> Any:
+    """A log over several segments with all that events can have."""
+    with penstock.open(path, segment_size="64KiB") as log:
+        for i in range(2000):
+            log.append(
+                (b"v%d" % i) * (i % 9) if i % 11 else None,
+                key=b"k%d" % i if i % 11 == 0 or i % 3 else (b"" if i % 2 else None),
+                topic=["", "plain", "über", "日本"][i % 4],
+                headers=[("a", b"1"), ("a", None), ("ß", b"")][: i % 4],
+                time=1_000_000 * i if i % 5 else None,
+            )
+        yield log
+
+
+def test_every_column_in_any_order(log: penstock.Log) -> None:
+    """Columns come as asked for; none at all still counts rows."""
+    whole = expected(log)
+    for names in (["value"], ["headers", "seq"], ["time", "topic", "append_time"], []):
+        table = log.scan(columns=names).to_arrow()
+        assert table.column_names == names and table.num_rows == 2000
+        assert table.equals(whole.select(names))
+    assert log.scan().to_arrow().column_names == [n for n in SCHEMA.names if n != "append_time"]
+
+
+def test_microseconds(log: penstock.Log) -> None:
+    """time_unit="us" rounds down to what Spark and Python hold."""
+    table = log.scan(columns=["time", "append_time"], time_unit="us").to_arrow()
+    assert table.schema.field("time").type == pa.timestamp("us", "UTC")
+    assert table["time"].to_pylist() == [e.time for e in log]
+    assert table["append_time"].cast(pa.int64()).to_pylist() == [e.append_ns // 1000 for e in log]
+
+
+def test_times_beyond_63_bits(path: Path) -> None:
+    """A time after 2262 does not fit nanoseconds: an error that says so, and microseconds do."""
+    far = (1 << 63) + 5
+    with penstock.open(path) as log:
+        log.extend([Entry(b"a"), Entry(b"b", time=far)])
+        with pytest.raises(errors.Usage, match=r"seq 2 has a time after 2262.*time_unit='us'"):
+            log.scan().to_arrow()
+        assert log.scan(columns=["value"]).to_arrow().num_rows == 2
+        times = log.scan(columns=["time"], time_unit="us").to_arrow()["time"]
+        assert times.cast(pa.int64())[1].as_py() == far // 1000
+
+
+def test_to_batches(log: penstock.Log) -> None:
+    """Batches are as long as asked for, and together they are the table."""
+    batches = list(log.scan(batch_rows=300).to_batches())
+    assert [b.num_rows for b in batches] == [300] * 6 + [200]
+    assert pa.Table.from_batches(batches).equals(log.scan().to_arrow())
+
+
+def test_batches_are_bounded_in_bytes_too(path: Path) -> None:
+    """Long values end a batch before its rows do; one that is longer than the bound is alone."""
+    with penstock.open(path) as log:
+        for _ in range(9):
+            log.append(bytes(5 << 20))
+        log.append(bytes(20 << 20))
+        log.append(b"")
+        assert [b.num_rows for b in log.scan().to_batches()] == [3, 3, 3, 1, 1]
+        assert log.scan().to_arrow().num_rows == 11
+
+
+def test_whoever_speaks_arrow(log: penstock.Log) -> None:
+    """pyarrow, polars, pandas and DuckDB take a scan as it is, and give the same rows."""
+    whole = log.scan().to_arrow()
+    assert pa.table(log.scan()).equals(whole)
+    assert pa.RecordBatchReader.from_stream(log.scan()).read_all().equals(whole)
+    frame = pl.DataFrame(log.scan())
+    assert frame.shape == (2000, 6) and frame["value"].to_list() == whole["value"].to_pylist()
+    assert pl.from_arrow(log.scan()).struct.unnest().equals(frame)  # type: ignore[union-attr]
+    assert log.scan().to_polars().equals(frame)
+    assert frame["headers"].to_list() == whole["headers"].to_pylist()
+    pandas = log.scan().to_pandas()
+    assert list(pandas["key"]) == whole["key"].to_pylist()
+    assert pandas["time"].dt.tz is not None
+    assert pandas["time"].astype("int64").tolist() == [e.time_ns for e in log]
+    scan = log.scan()  # DuckDB finds the variable by its name
+    sql = "select topic, count(*), sum(octet_length(value)) from scan group by topic order by topic"
+    found = duckdb.execute(sql).fetchall()
+    topics = sorted({e.topic for e in log})
+    assert scan is not None and found == [
+        (t, sum(e.topic == t for e in log), sum(len(e.value or b"") for e in log if e.topic == t))
+        for t in topics
+    ]
+    assert isinstance(pandas, pd.DataFrame)
+
+
+def test_a_scan_can_be_run_again(log: penstock.Log) -> None:
+    """It reads when asked, not when made, and the log as it then stands."""
+    scan = log.scan(columns=["seq"])
+    assert scan.to_arrow().num_rows == 2000
+    log.append(b"more")
+    assert scan.to_arrow().num_rows == 2001
+    assert scan.schema.names == ["seq"] and "penstock.Scan" in repr(scan)
+
+
+def test_only_durable_events(path: Path) -> None:
+    """durable_only leaves out what is not on the device yet."""
+    with penstock.open(path) as log:
+        log.append(b"a", durable=True)
+        log.append(b"b")
+        assert log.scan(durable_only=True).to_arrow().num_rows == 1
+        log.sync()
+        assert log.scan(durable_only=True).to_arrow().num_rows == 2
+
+
+def test_arrays_outlive_the_log(path: Path) -> None:
+    """What was scanned is a copy: closing the log and deleting it leaves it whole."""
+    log = penstock.open(path)
+    log.extend([b"%d" % i for i in range(1000)])
+    batch = next(log.scan(columns=["value"]).to_batches())
+    log.close()
+    for file in path.iterdir():
+        file.unlink()
+    del log
+    gc.collect()
+    assert batch.column(0).to_pylist() == [b"%d" % i for i in range(1000)]
+
+
+def test_a_closed_log(path: Path) -> None:
+    """A scan of a closed log says so."""
+    log = penstock.open(path)
+    log.append(b"a")
+    scan = log.scan()
+    batches = log.scan().to_batches()
+    log.close()
+    for take in (scan.to_arrow, lambda: next(batches), log.scan):
+        with pytest.raises(errors.Closed):
+            take()
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "words"),
+    [
+        ({"columns": "seq"}, errors.WrongType, "list of names"),
+        ({"columns": ["seq", "nope"]}, errors.Usage, "no column 'nope'; there are seq, time"),
+        ({"columns": ["seq", "seq"]}, errors.Usage, "asked for twice"),
+        ({"columns": [3]}, errors.Usage, "no column 3"),
+        ({"batch_rows": 0}, errors.Usage, "batch_rows is from 1"),
+        ({"batch_rows": "9"}, errors.WrongType, "batch_rows is a whole number"),
+        ({"time_unit": "ms"}, errors.Usage, "'ns' or 'us'"),
+        ({"damaged": "ignore"}, errors.Usage, "'raise' or 'skip'"),
+        ({"topic": b"t"}, errors.WrongType, "topic is str"),
+        ({"key": "k"}, errors.WrongType, "key is bytes"),
+        ({"since": "soon"}, errors.Usage, "ISO 8601"),
+        ({"start": "1"}, errors.WrongType, "start is a seq"),
+    ],
+)
+def test_wrong_arguments(
+    path: Path, options: dict[str, Any], kind: type[Exception], words: str
+) -> None:
+    """They are refused when the scan is made, not when it is run."""
+    with penstock.open(path) as log, pytest.raises(kind, match=words):
+        log.scan(**options)
+
+
+def test_damage_is_an_error_or_is_counted(path: Path) -> None:
+    """A flipped bit raises Corrupt with its place; told to skip, it costs that event alone."""
+    with penstock.open(path, segment_size="64KiB") as log:
+        for i in range(1500):
+            log.append(b"%0100d" % i, topic="t")
+    frames = [(s.path, f) for s in oracle.read_log(path) for f in s.events]
+    hurt = [frames[i] for i in (0, 70, 71, 700, 1499)]
+    for file, frame in hurt:
+        broken.flip(file, frame.at + L.FRAME_HEADER_BYTES + 30, 3)
+    with penstock.open(path, mode="r") as log:
+        with pytest.raises(errors.Corrupt) as caught:
+            log.scan().to_arrow()
+        assert caught.value.offset == hurt[0][1].at
+        with pytest.raises(OSError, match="Corrupt"):
+            pa.table(log.scan())
+        scan = log.scan(damaged="skip")
+        table = scan.to_arrow()
+        lost = {f.seq for _, f in hurt}
+        assert table["seq"].to_pylist() == [s for s in range(1, 1501) if s not in lost]
+        assert scan.skipped == 5
+        assert table.equals(expected(log.read(damaged="skip")).select(table.column_names))
+
+
+def test_text_that_is_none(path: Path) -> None:
+    """A topic that is not UTF-8, under a right checksum, is damage and not a bad string."""
+    with penstock.open(path) as log:
+        for topic in ("fine", "topic", "fine"):
+            log.append(b"v", topic=topic, headers={"name": b"x"})
+    (seg,) = oracle.read_log(path)
+    frame = seg.events[1].at
+    at = frame + L.FRAME_HEADER_BYTES
+    broken.put(seg.path, at, b"\xff")
+    broken.resum(seg.path, frame)
+    with penstock.open(path, mode="r") as log:
+        with pytest.raises(errors.Corrupt, match=r"seq 2 .*no text"):
+            log.scan(columns=["topic"]).to_arrow()
+        assert log.scan(columns=["value"]).to_arrow().num_rows == 3
+        scan = log.scan(damaged="skip")
+        assert scan.to_arrow()["seq"].to_pylist() == [1, 3] and scan.skipped == 1
+    broken.put(seg.path, at, b"t")
+    broken.put(seg.path, at + 5 + 4, b"\xff")
+    broken.resum(seg.path, frame)
+    with penstock.open(path, mode="r") as log, pytest.raises(errors.Corrupt, match="headers"):
+        log.scan().to_arrow()
+
+
+def test_beside_writers_that_roll(path: Path) -> None:
+    """While others append and roll, each scan is a prefix of the log without a hole."""
+    with penstock.open(path, segment_size="64KiB") as log:
+        stop = threading.Event()
+
+        def write(name: bytes) -> None:
+            i = 0
+            while not stop.is_set():
+                log.extend([name + b"%d" % (i + k) for k in range(50)])
+                i += 50
+
+        writers = [threading.Thread(target=write, args=(n,)) for n in (b"a", b"b")]
+        for writer in writers:
+            writer.start()
+        try:
+            with penstock.open(path, mode="r") as other:
+                seen = 0
+                while seen < 20_000:
+                    for reader in (log, other):
+                        table = reader.scan(columns=["seq", "value"]).to_arrow()
+                        assert table["seq"].to_pylist() == list(range(1, table.num_rows + 1))
+                        assert table.num_rows >= seen and table.num_rows % 50 == 0
+                        seen = table.num_rows
+        finally:
+            stop.set()
+            for writer in writers:
+                writer.join()
+        for name in (b"a", b"b"):
+            own = [v for v in log.scan().to_arrow()["value"].to_pylist() if v.startswith(name)]
+            assert own == [name + b"%d" % i for i in range(len(own))]
+
+
+def test_threads_have_scans_of_their_own(log: penstock.Log) -> None:
+    """Scans in several threads at once do not disturb one another."""
+    whole = log.scan().to_arrow()
+    wrong: list[int] = []
+
+    def scan() -> None:
+        wrong.extend(i for i in range(20) if not log.scan(batch_rows=99).to_arrow().equals(whole))
+
+    threads = [threading.Thread(target=scan) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_without_pyarrow(path: Path) -> None:
+    """Without pyarrow the core works, and a scan says what to install."""
+    code = f"""
+import sys
+sys.modules["pyarrow"] = None
+import penstock
+log = penstock.open({str(path)!r})
+log.append(b"a")
+assert log[1].value == b"a"
+scan = log.scan()
+assert type(scan.__arrow_c_stream__()).__name__ == "PyCapsule"
+try:
+    scan.to_arrow()
+except penstock.NotInstalled as error:
+    assert isinstance(error, ImportError)
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'penstock[arrow]'" in done.stdout
+
+
+def test_a_time_is_the_events_own(path: Path) -> None:
+    """The time that came with the event, else the one that the log gave it."""
+    when = dt.datetime(2026, 11, 1, tzinfo=dt.UTC)
+    with penstock.open(path) as log:
+        log.append(b"a", time=when)
+        log.append(b"b")
+        table = log.scan(columns=["time", "append_time"]).to_arrow()
+    assert table["time"][0].as_py() == when
+    assert table["time"][1] == table["append_time"][1]
