@@ -112,6 +112,7 @@ cdef int publish(
     cdef char *first
     cdef char *index
     cdef uint64_t leads = 0
+    cdef uint32_t topic = 0
     cdef Sink sink
     cdef Walk w
     psk_fail(FP_LOCKED)
@@ -139,7 +140,8 @@ cdef int publish(
     w.next_seq = psk_get64(words + PSK_C_NEXT_SEQ)
     w.last_frame = psk_get64(words + PSK_C_LAST_FRAME)
     w.event_max_ns = psk_get64(words + PSK_C_EVENT_MAX_NS)
-    w.block_offset = psk_get64(words + PSK_C_BLOCK_OFFSET)
+    w.block_offset = psk_get32(words + PSK_C_BLOCK_OFFSET)
+    w.block_topics = psk_get32(words + PSK_C_BLOCK_TOPICS)
     w.block_seq = psk_get64(words + PSK_C_BLOCK_SEQ)
     w.block_append_ns = psk_get64(words + PSK_C_BLOCK_APPEND_NS)
     w.block_event_min_ns = psk_get64(words + PSK_C_BLOCK_EVENT_MIN_NS)
@@ -171,11 +173,13 @@ cdef int publish(
             if i == leads:
                 p = parts
                 prefix = parts_prefix(p)
+                topic = topic_bit(p.topic, p.topic_len)
             value = spans[i - leads].start
             value_len = spans[i - leads].length
         else:
             p = parts + (i - leads)
             prefix = parts_prefix(p)
+            topic = topic_bit(p.topic, p.topic_len)
             value = p.value
             value_len = p.value_len
         total = align8(PSK_FRAME_HEADER_BYTES + prefix + value_len)
@@ -189,6 +193,7 @@ cdef int publish(
             walk_block(&w, index, at, w.next_seq, append_ns)
         if p.kind == PSK_KIND_DATA or p.kind == PSK_KIND_DELETE:
             walk_event_time(&w, p.event_ns if p.flags & PSK_FLAG_EVENT_TIME else append_ns)
+            w.block_topics |= topic
             w.next_seq += 1
         w.last_frame = at
         at += total
@@ -212,8 +217,9 @@ cdef int publish(
     psk_put64(words + PSK_C_BLOCK_EVENT_MAX_NS, w.block_event_max_ns)
     if not w.monotone:
         psk_put64(words + PSK_C_FLAGS, psk_get64(words + PSK_C_FLAGS) & ~<uint64_t>PSK_CONTROL_FLAG_MONOTONE)
-    if w.block_offset != psk_get64(words + PSK_C_BLOCK_OFFSET):
-        psk_put64(words + PSK_C_BLOCK_OFFSET, w.block_offset)
+    psk_put32(words + PSK_C_BLOCK_TOPICS, w.block_topics)
+    if w.block_offset != psk_get32(words + PSK_C_BLOCK_OFFSET):
+        psk_put32(words + PSK_C_BLOCK_OFFSET, <uint32_t>w.block_offset)
         psk_put64(words + PSK_C_BLOCK_SEQ, w.block_seq)
         psk_put64(words + PSK_C_BLOCK_APPEND_NS, w.block_append_ns)
         psk_store64(words + PSK_C_INDEX_COUNT, w.index_count)

@@ -22,6 +22,7 @@ cdef class Reader:
     cdef const char *topic_at  # in `topic`; NULL: any
     cdef const char *key_at
     cdef Py_ssize_t topic_len, key_len
+    cdef uint32_t topic_bit   # 0: any
     cdef uint64_t block_end   # where the index block that `at` stands in ends, for skipping by time
     cdef bint blocks          # whether index blocks may be skipped
     cdef bint reverse, check, filtered, timed, ended, follows, crossing
@@ -48,6 +49,7 @@ cdef class Reader:
         if topic is not None:
             self.topic_at = PyBytes_AS_STRING(topic)
             self.topic_len = PyBytes_GET_SIZE(topic)
+            self.topic_bit = topic_bit(self.topic_at, <uint16_t>self.topic_len)
         self.key = key
         if key is not None:
             self.key_at = PyBytes_AS_STRING(key)
@@ -57,7 +59,7 @@ cdef class Reader:
         if until_ns == 0:
             self.ended = True  # no event is older than 1970
         self.timed = since_ns is not None or until_ns is not None
-        self.blocks = self.timed
+        self.blocks = self.timed or topic is not None
         self.filtered = self.timed or topic is not None or key is not None
         self.follows = follows
         self.durable = durable and follows  # a read that ends has its stop below that from the start
@@ -255,26 +257,30 @@ cdef class Reader:
         return m
 
     cdef int skip_blocks(self) except -1:
-        """At a block's edge: jump over index blocks without an event of the time asked for."""
+        """At a block's edge: jump over index blocks without an event of the time and topic asked for."""
         cdef uint64_t count = 0, low = 0, high, middle, to = self.at
         cdef char *index = self.map.index_for(self.log, &count)
         cdef char *entry
+        cdef uint32_t topics
         high = count
         while low < high:  # the last block that begins at or before `at`
             middle = (low + high) >> 1
-            if psk_get64(index + middle * PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_OFFSET) <= self.at:
+            if psk_get32(index + middle * PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_OFFSET) <= self.at:
                 low = middle + 1
             else:
                 high = middle
         self.block_end = self.limit
         while 0 < low < count:  # block low - 1 ends where block low begins
             entry = index + (low - 1) * PSK_INDEX_ENTRY_BYTES
-            self.block_end = psk_get64(entry + PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_OFFSET)
+            self.block_end = psk_get32(entry + PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_OFFSET)
             if self.block_end >= self.limit:
                 self.block_end = self.limit
                 break
-            if psk_get64(entry + PSK_INDEX_ENTRY_EVENT_MAX_NS) >= self.since_ns and (
-                psk_get64(entry + PSK_INDEX_ENTRY_EVENT_MIN_NS) <= self.until_ns
+            topics = psk_get32(entry + PSK_INDEX_ENTRY_TOPICS)
+            if (
+                psk_get64(entry + PSK_INDEX_ENTRY_EVENT_MAX_NS) >= self.since_ns
+                and psk_get64(entry + PSK_INDEX_ENTRY_EVENT_MIN_NS) <= self.until_ns
+                and (topics == 0 or self.topic_bit == 0 or topics & self.topic_bit)
             ):
                 break
             to = self.block_end

@@ -14,6 +14,7 @@ cdef struct Walk:
     uint64_t block_append_ns
     uint64_t block_event_min_ns
     uint64_t block_event_max_ns
+    uint32_t block_topics      # a bit for each topic; 0: none yet
     uint64_t index_count
     uint64_t count             # events seen by this walk
     uint64_t first_seq         # of those, 0: none
@@ -49,7 +50,8 @@ cdef void walk_start(
 cdef inline void walk_block(Walk *w, char *index, uint64_t at, uint64_t seq, uint64_t append_ns) noexcept nogil:
     """Close the open index block and begin the next one at ``at``."""
     cdef char *entry = index + w.index_count * PSK_INDEX_ENTRY_BYTES
-    psk_put64(entry + PSK_INDEX_ENTRY_OFFSET, w.block_offset)
+    psk_put32(entry + PSK_INDEX_ENTRY_OFFSET, <uint32_t>w.block_offset)
+    psk_put32(entry + PSK_INDEX_ENTRY_TOPICS, w.block_topics)
     psk_put64(entry + PSK_INDEX_ENTRY_SEQ, w.block_seq)
     psk_put64(entry + PSK_INDEX_ENTRY_APPEND_NS, w.block_append_ns)
     psk_put64(entry + PSK_INDEX_ENTRY_EVENT_MIN_NS, w.block_event_min_ns)
@@ -60,6 +62,12 @@ cdef inline void walk_block(Walk *w, char *index, uint64_t at, uint64_t seq, uin
     w.block_append_ns = append_ns
     w.block_event_min_ns = U64_MAX
     w.block_event_max_ns = 0
+    w.block_topics = 0
+
+
+cdef inline uint32_t topic_bit(const char *topic, uint16_t n) noexcept nogil:
+    """The bit that stands for a topic in index entries; other topics may have the same."""
+    return <uint32_t>1 << (<uint32_t>~psk_crc(0xFFFFFFFF, topic, n) >> 27) if n else 1
 
 
 cdef inline void walk_event_time(Walk *w, uint64_t event_ns) noexcept nogil:
@@ -99,6 +107,7 @@ cdef inline void walk_take(Walk *w, const char *p, uint64_t total, char *index) 
         if event_ns < w.event_min_ns:
             w.event_min_ns = event_ns
         walk_event_time(w, event_ns)
+        w.block_topics |= topic_bit(frame_topic(p), psk_get16(p + PSK_FRAME_TOPIC_LEN))
         w.count += 1
         w.next_seq = seq + 1
     else:
@@ -483,7 +492,7 @@ cdef class SegmentMap:
                     w.event_max_ns = psk_get64(entry + PSK_INDEX_ENTRY_EVENT_MAX_NS)
             entry = self.base + self.index_offset + (index_from - 1) * PSK_INDEX_ENTRY_BYTES
             w.index_count = index_from - 1
-            w.offset = psk_get64(entry + PSK_INDEX_ENTRY_OFFSET)
+            w.offset = psk_get32(entry + PSK_INDEX_ENTRY_OFFSET)
             w.next_seq = psk_get64(entry + PSK_INDEX_ENTRY_SEQ)
             w.block_offset = w.offset
             w.block_seq = w.next_seq
@@ -573,10 +582,10 @@ cdef class SegmentMap:
         block = index_find(index, count, seq)
         while block:
             entry = index + (block - 1) * PSK_INDEX_ENTRY_BYTES
-            at = psk_get64(entry + PSK_INDEX_ENTRY_OFFSET)
+            at = psk_get32(entry + PSK_INDEX_ENTRY_OFFSET)
             if self.data_offset <= at < limit and at % 8 == 0:
                 if block < count:
-                    next_at = psk_get64(entry + PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_OFFSET)
+                    next_at = psk_get32(entry + PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_OFFSET)
                     if next_at > at and next_at < limit:
                         prefetch_frames(
                             self.base, at, next_at,
@@ -656,14 +665,14 @@ cdef class SegmentMap:
         high = count
         while low < high:  # blocks that begin before `end`
             middle = (low + high) >> 1
-            if psk_get64(index + middle * PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_OFFSET) < end:
+            if psk_get32(index + middle * PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_OFFSET) < end:
                 low = middle + 1
             else:
                 high = middle
         while True:
             start = self.data_offset
             if low:
-                start = psk_get64(index + (low - 1) * PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_OFFSET)
+                start = psk_get32(index + (low - 1) * PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_OFFSET)
                 if start < self.data_offset or start % 8 or start >= end:
                     start = self.data_offset
             at = start
@@ -685,7 +694,7 @@ cdef class SegmentMap:
         cdef FrameState state
         at = self.data_offset
         while count:
-            at = psk_get64(index + (count - 1) * PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_OFFSET)
+            at = psk_get32(index + (count - 1) * PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_OFFSET)
             if at < limit:
                 break
             count -= 1

@@ -613,6 +613,7 @@ cdef class FrameScan:
             w.block_event_min_ns = first_ns
         if append_ns > w.block_event_max_ns:
             w.block_event_max_ns = append_ns
+        w.block_topics |= topic_bit(p + PSK_FRAME_HEADER_BYTES, topic_len)
         w.last_append_ns = append_ns
         w.last_frame = at + 3 * total
         w.offset = at + 4 * total

@@ -54,7 +54,7 @@ class Active:
             L.C_LAST_APPEND_NS: w["last_append_ns"],
             L.C_LAST_FRAME: w["last_frame"],
             L.C_ALLOC_END: min(self.map.file_bytes, self.header.footer_offset),
-            L.C_BLOCK_OFFSET: w["block_offset"],
+            L.C_BLOCK_OFFSET: w["block_offset"] | w["block_topics"] << 32,
             L.C_EVENT_MAX_NS: w["event_max_ns"],
             L.C_BLOCK_SEQ: w["block_seq"],
             L.C_BLOCK_APPEND_NS: w["block_append_ns"],

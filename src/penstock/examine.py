@@ -191,11 +191,24 @@ def _check_index(found: Segment, source: Source, sure: int) -> None:
         wanted = frames.index[: walk["index_count"] * L.INDEX_ENTRY_BYTES]
         there = source.read(L.INDEX_OFFSET, len(wanted))
         found.index_wanted = min(sure, walk["index_count"])
+    wanted = _without_topics(wanted, there)
     if there != wanted:
         size = L.INDEX_ENTRY_BYTES
         found.index_bad = next(
             i for i in range(len(wanted)) if there[i * size :][:size] != wanted[i * size :][:size]
         )
+
+
+def _without_topics(wanted: bytes, there: bytes) -> bytes:
+    """An index with no topics in those entries that have none: older versions wrote none."""
+    if wanted == there:
+        return wanted
+    entries = bytearray(wanted)
+    for i in range(0, min(len(wanted), len(there)), L.INDEX_ENTRY_BYTES):
+        at = slice(i + L.INDEX_ENTRY_TOPICS, i + L.INDEX_ENTRY_SEQ)
+        if not any(there[at]):
+            entries[at] = there[at]
+    return bytes(entries)
 
 
 def guess_header(

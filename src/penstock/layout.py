@@ -5,9 +5,9 @@ The build turns this module into ``_layout.h`` for the compiled core, and a test
 does nothing; a change here is a change of format and bumps ``FORMAT_VERSION``.
 """
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 FORMAT_VERSION_OLDEST = 1  # that this version still reads
-CONTROL_VERSION = 2
+CONTROL_VERSION = 3
 BYTE_ORDER_MARK = 0x01020304
 PAGE = 4096
 ALIGN = 8
@@ -122,6 +122,7 @@ SLOT_FLAG_MONOTONE = 1
 INDEX_OFFSET = 3 * PAGE
 INDEX_STEP = 4096
 INDEX_ENTRY_OFFSET = 0
+INDEX_ENTRY_TOPICS = 4
 INDEX_ENTRY_SEQ = 8
 INDEX_ENTRY_APPEND_NS = 16
 INDEX_ENTRY_EVENT_MIN_NS = 24
@@ -189,6 +190,7 @@ C_LAST_APPEND_NS = 216
 C_LAST_FRAME = 224
 C_ALLOC_END = 232
 C_BLOCK_OFFSET = 240
+C_BLOCK_TOPICS = 244
 C_EVENT_MAX_NS = 248
 
 C_BLOCK_SEQ = 256

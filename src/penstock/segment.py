@@ -390,8 +390,9 @@ class Summary:
 def open_block(walk: Mapping[str, Any]) -> bytes:
     """The index entry of the block that a walk stands in."""
     return struct.pack(
-        "<QQQQQ",
+        "<IIQQQQ",
         walk["block_offset"],
+        walk["block_topics"],
         walk["block_seq"],
         walk["block_append_ns"],
         walk["block_event_min_ns"],

@@ -163,7 +163,7 @@ def read_segment(path: Path) -> Segment:
     capacity, step, prior_append, prior_event, flags, settings_len = struct.unpack_from(
         "<IIQQII", raw, 80
     )
-    assert version in (1, 2)
+    assert version in (1, 2, 3)
     assert order == 0x01020304
     assert struct.unpack_from("<I", raw, PAGE - 4) == (crc32c(raw[: PAGE - 4]),)
     assert path.name == f"{base:020d}.seg"
@@ -207,21 +207,23 @@ def read_log(directory: Path) -> list[Segment]:
     return [read_segment(p) for p in segment_paths(directory)]
 
 
-def index_entries(segment: Segment) -> list[tuple[int, int, int, int, int]]:
+def index_entries(segment: Segment) -> list[tuple[int, int, int, int, int, int]]:
     """What the sparse index must hold: a block begins with the first frame 4 KiB behind the last.
 
-    Each entry: offset, seq and append time of the first frame, least and greatest event time.
+    Each entry: offset of the first frame, a bit for each topic, seq and append time of the first
+    frame, least and greatest event time.
     The last entry is the block that was open when the segment ended.
     """
     at, seq, append_ns = segment.data_offset, segment.base_seq, segment.prior_append_ns
-    low, high = (1 << 64) - 1, 0
+    low, high, topics = (1 << 64) - 1, 0, 0
     entries = []
     for frame in segment.frames:
         if frame.at >= at + segment.index_step:
-            entries.append((at, seq, append_ns, low, high))
+            entries.append((at, topics, seq, append_ns, low, high))
             at, seq, append_ns = frame.at, frame.seq, frame.append_ns
-            low, high = (1 << 64) - 1, 0
+            low, high, topics = (1 << 64) - 1, 0, 0
         if frame.is_event:
             low, high = min(low, frame.time_ns), max(high, frame.time_ns)
-    entries.append((at, seq, append_ns, low, high))
+            topics |= 1 << (crc32c(frame.topic) >> 27) if frame.topic else 1
+    entries.append((at, topics, seq, append_ns, low, high))
     return entries

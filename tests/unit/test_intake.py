@@ -94,7 +94,7 @@ def test_what_a_scan_gives(log: penstock.Log, tmp_path: Path) -> None:
         log.append(
             b"v%d" % i if i % 7 else None,
             key=None if i % 7 and i % 2 else b"k%d" % i,
-            topic="t%d" % (i % 3),
+            topic=f"t{i % 3}",
             headers=[("a", b"1"), ("a", None)][: i % 3],
             time=i,
         )

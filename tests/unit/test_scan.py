@@ -399,3 +399,23 @@ def test_a_time_is_the_events_own(path: Path) -> None:
         table = log.scan(columns=["time", "append_time"]).to_arrow()
     assert table["time"][0].as_py() == when
     assert table["time"][1] == table["append_time"][1]
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_blocks_of_other_topics_are_not_looked_at(path: Path, sealed: bool) -> None:
+    """The index tells which topics a block has, so damage in others is not even met."""
+    with penstock.open(path, segment_size="1MiB") as log:
+        for i in range(3000):
+            log.append(b"%0100d" % i, topic="rare" if 1500 <= i < 1530 else "common")
+        if sealed:
+            log.steward.roll()
+        seg = oracle.read_log(path)[0]
+        for i in (200, 1000, 2500):
+            broken.flip(seg.path, seg.events[i].at + L.FRAME_HEADER_BYTES + 50, 1)
+        for reader in (log, penstock.open(path, mode="r")):
+            table = reader.scan(topic="rare", columns=["seq"]).to_arrow()
+            assert table["seq"].to_pylist() == list(range(1501, 1531))
+            assert [e.seq for e in reader.read(topic="rare")] == list(range(1501, 1531))
+            with pytest.raises(errors.Corrupt):
+                reader.scan(topic="common").to_arrow()
+        reader.close()

@@ -208,7 +208,7 @@ def test_sealed_segments_have_a_true_footer(path: Path) -> None:
         log_monotone = log_monotone and monotone and times[0] >= log_max
         log_max = max(log_max, *times)
         entries = oracle.index_entries(segment)
-        index = b"".join(struct.pack("<QQQQQ", *e) for e in entries)
+        index = b"".join(struct.pack("<IIQQQQ", *e) for e in entries)
         assert fields[6:17] == (
             segment.end,
             segment.frames[-1].at,
@@ -245,7 +245,7 @@ def test_the_active_index_is_true(path: Path) -> None:
     entries = oracle.index_entries(segment)[:-1]
     assert len(entries) > 10
     raw = segment.raw[segment.index_offset :]
-    assert [struct.unpack_from("<QQQQQ", raw, 40 * i) for i in range(len(entries))] == entries
+    assert [struct.unpack_from("<IIQQQQ", raw, 40 * i) for i in range(len(entries))] == entries
     assert not any(raw[40 * len(entries) : segment.data_offset - segment.index_offset])
 
 
