@@ -234,8 +234,12 @@ def set_helpers(to_ns, entry):
 
 cdef int parts_fill(
     Parts *p, list pins, object value, object key, object topic, object headers, object time,
+    bytes marks=None,
 ) except -1:
-    """Check one event and note where its bytes are; ``pins`` keeps them there."""
+    """Check one event and note where its bytes are; ``pins`` keeps them there.
+
+    ``marks`` are headers of Penstock's own, behind the caller's.
+    """
     cdef Py_ssize_t n = 0
     cdef object raw
     memset(p, 0, sizeof(Parts))
@@ -278,8 +282,12 @@ cdef int parts_fill(
         if n > PSK_TOPIC_BYTES_MAX:
             raise TooLarge(f"a topic of {n} bytes; the limit is {PSK_TOPIC_BYTES_MAX}")
         p.topic_len = <uint16_t>n
-    if headers is not None:
-        raw = encode_headers(headers)
+    if headers is not None or marks is not None:
+        raw = b"" if headers is None else encode_headers(headers)
+        if marks is not None:
+            raw += marks
+            if len(raw) > PSK_HEADERS_BYTES_MAX:
+                raise TooLarge(f"headers and tags take {len(raw)} bytes; at most {PSK_HEADERS_BYTES_MAX}")
         pins.append(raw)
         p.headers = PyBytes_AS_STRING(raw)
         p.headers_len = <uint16_t>PyBytes_GET_SIZE(raw)
@@ -319,6 +327,15 @@ cdef tuple as_tuple(object values):
         raise WrongType(f"extend takes values one after the other, not {type(values).__name__}") from None
 
 
+cdef int refuse_one(object values) except -1:
+    """Refuse what is one value rather than many, and yet can be gone through."""
+    if isinstance(values, (str, bytes, bytearray, memoryview, dict)):
+        raise WrongType(
+            f"extend takes values one after the other, not {type(values).__name__}; "
+            "to append one use append")
+    return 0
+
+
 cdef object flat(object data, str what):
     """A one-dimensional memoryview of bytes over ``data``."""
     if not PyObject_CheckBuffer(data):
@@ -353,12 +370,15 @@ cdef class LogCore:
     cdef public list _recent   # maps of segments that were read lately, newest use last
     cdef public uint64_t _static_head  # published end as far as known, for a reader without control
     cdef public bint _closed
+    cdef public Coder _coder
+    cdef public bint _plain    # values are known to be bytes that nobody encodes
 
     def __cinit__(self, *args, **kwargs):
         self.filler = NULL
         self.scratch = NULL
         self._sync_next = U64_MAX
         self._recent = []
+        self._coder = Coder()
         self.fork_generation = psk_fork_generation
 
     def __dealloc__(self):
@@ -591,9 +611,20 @@ cdef class LogCore:
             seq = self.append_parts(&terms, parts, spans, count, nbytes, timeout)
         return seq
 
+    cdef Coder coder_for(self, object codec):
+        """The log's codec, or the one that an append names."""
+        cdef Coder own = self._coder
+        if own.name is None:
+            own.name = self._codec_name()
+        if codec is not None and codec != own.name:
+            return own.other(codec)
+        own.find()
+        self._plain = own.encode is None
+        return own
+
     def append(
         self, value, *, key=None, topic=None, headers=None, time=None, expect=None, producer=None,
-        bint durable=False, timeout=None,
+        bint durable=False, timeout=None, codec=None, tags=None,
     ):
         """Append one event and return its seq.
 
@@ -601,8 +632,9 @@ cdef class LogCore:
 
         Parameters
         ----------
-        value : bytes-like or None
-            The value. None, with a key, deletes that key.
+        value : object or None
+            The value: what the log's codec encodes, or bytes-like, which it must then be able to
+            decode. None, with a key, deletes that key.
         key : bytes-like, optional
             At most 1 KiB. An empty key differs from no key.
         topic : str, optional
@@ -620,17 +652,31 @@ cdef class LogCore:
             Return only when the event is on the device, so that it survives power loss.
         timeout : float, optional
             Give up with `Busy` if other writers hold the log for that many seconds.
+        codec : str, optional
+            Encode this value with another codec than the log's; a header says so.
+        tags : list of str, optional
+            Words to read the event by; see `Log.read`.
 
         >>> log = penstock.open(path)
-        >>> log.append(b"hello", key=b"u1", topic="greetings")
+        >>> log.append(b"hello", key=b"u1", topic="greetings", tags=["warm"])
         1
         >>> log[1].value
         b'hello'
         """
         cdef Parts p
         cdef list pins
+        cdef Coder coder
+        cdef bytes marks = None
         cdef uint64_t nbytes, seq
-        if PyBytes_CheckExact(value) and key is None and topic is None and headers is None and time is None:
+        if not self._plain or codec is not None:
+            coder = self.coder_for(codec)
+            value = coder.to_bytes(value, self.path)
+            codec = None if coder is self._coder else coder.name
+        if codec is not None or tags is not None:
+            marks = marks_of(codec, tags)
+        if PyBytes_CheckExact(value) and key is None and topic is None and headers is None and (
+            time is None and marks is None
+        ):
             p.value = PyBytes_AS_STRING(value)
             p.value_len = <uint64_t>PyBytes_GET_SIZE(value)
             p.topic_len = 0
@@ -643,7 +689,7 @@ cdef class LogCore:
                 raise TooLarge(f"a value of {p.value_len} bytes; the limit is {PSK_VALUE_BYTES_MAX}")
         else:
             pins = []
-            parts_fill(&p, pins, value, key, topic, headers, time)
+            parts_fill(&p, pins, value, key, topic, headers, time, marks)
         nbytes = align8(PSK_FRAME_HEADER_BYTES + parts_prefix(&p) + p.value_len)
         if expect is None and producer is None:
             seq = self.append_parts(NULL, &p, NULL, 1, nbytes, timeout)
@@ -655,14 +701,14 @@ cdef class LogCore:
 
     def extend(
         self, values, *, key=None, topic=None, headers=None, time=None, expect=None, producer=None,
-        bint durable=False, timeout=None,
+        bint durable=False, timeout=None, codec=None, tags=None,
     ):
         """Append many events as one atomic batch and return their seqs as a range.
 
         Readers see all of them or none, whatever dies meanwhile. Each item is a value, or a
-        `penstock.Entry` with a key, topic, headers or time of its own; the keyword arguments hold
-        for the items that have none. A batch must fit one segment; `Log.load` takes any amount.
-        ``expect``, ``producer``, ``durable`` and ``timeout`` are as for `append`.
+        `penstock.Entry` with a key, topic, headers, time or tags of its own; the keyword arguments
+        hold for the items that have none. A batch must fit one segment; `Log.load` takes any amount.
+        ``expect``, ``producer``, ``durable``, ``timeout`` and ``codec`` are as for `append`.
 
         >>> log = penstock.open(path)
         >>> log.extend([b"a", b"b", b"c"])
@@ -676,10 +722,22 @@ cdef class LogCore:
         cdef list pins = []
         cdef PyObject *item
         cdef bint plain = True
+        cdef Coder coder
+        cdef bytes marks = None
+        if codec is ENCODED:
+            codec = None
+        elif not self._plain or codec is not None:
+            coder = self.coder_for(codec)
+            if coder.encode is not None:
+                refuse_one(values)
+                items = self.encode_items(items, coder)
+            codec = None if coder is self._coder else coder.name
+        if codec is not None or tags is not None:
+            marks = marks_of(codec, tags)
         if count == 0:
             first = self._next_seq()
             return range(first, first)
-        parts_fill(&shared, pins, b"", key, topic, headers, time)
+        parts_fill(&shared, pins, b"", key, topic, headers, time, marks)
         prefix = parts_prefix(&shared)
         spans = <Span *>PyMem_Malloc(count * sizeof(Span))
         if spans == NULL:
@@ -705,7 +763,7 @@ cdef class LogCore:
                 parts = <Parts *>PyMem_Malloc(count * sizeof(Parts))
                 if parts == NULL:
                     raise MemoryError
-                nbytes = self.fill_entries(items, parts, pins, key, topic, headers, time)
+                nbytes = self.fill_entries(items, parts, pins, key, topic, headers, time, codec, marks)
                 first = self.append_as(expect, producer, parts, NULL, count, nbytes, timeout)
         finally:
             PyMem_Free(spans)
@@ -714,16 +772,36 @@ cdef class LogCore:
             self._sync(PSK_C_DURABLE_SEQ, first + count - 1, timeout)
         return range(first, first + count)
 
-    def _frame_bytes(self, value, key, topic, headers, time):
+    cdef tuple encode_items(self, tuple items, Coder coder):
+        """Items with their values encoded."""
+        cdef list encoded = []
+        for item in items:
+            if type(item) is _Entry:
+                encoded.append(item._replace(value=coder.to_bytes(item[0], self.path)))
+            else:
+                encoded.append(coder.to_bytes(item, self.path))
+        return tuple(encoded)
+
+    def _encoder(self, codec):
+        """What encodes items as `extend` would, and the codec that a header has to name, if any."""
+        cdef Coder coder = self.coder_for(codec)
+        if coder.encode is None:
+            return None, None if coder is self._coder else coder.name
+        return (
+            lambda item: self.encode_items((item,), coder)[0],
+            None if coder is self._coder else coder.name,
+        )
+
+    def _frame_bytes(self, value, key, topic, headers, time, tags):
         """How long the frame of an event is; checks its parts."""
         cdef Parts p
         cdef list pins = []
-        parts_fill(&p, pins, value, key, topic, headers, time)
+        parts_fill(&p, pins, value, key, topic, headers, time, marks_of(None, tags))
         return align8(PSK_FRAME_HEADER_BYTES + parts_prefix(&p) + p.value_len)
 
     def _write_ending(
         self, SegmentMap m, uint64_t offset, uint64_t last_frame, uint64_t seq, uint64_t append_ns,
-        value, key, topic, headers, time,
+        value, key, topic, headers, time, tags,
     ):
         """Write an event and a roll frame behind it, as one batch; under the write lock.
 
@@ -732,7 +810,7 @@ cdef class LogCore:
         cdef Parts p, roll
         cdef list pins = []
         cdef uint64_t prefix, total
-        parts_fill(&p, pins, value, key, topic, headers, time)
+        parts_fill(&p, pins, value, key, topic, headers, time, marks_of(None, tags))
         prefix = parts_prefix(&p)
         total = align8(PSK_FRAME_HEADER_BYTES + prefix + p.value_len)
         if not m.writable or offset + total + PSK_FRAME_HEADER_BYTES > m.mapped or (
@@ -763,7 +841,7 @@ cdef class LogCore:
         self.append_parts(NULL, &p, NULL, 1, align8(PSK_FRAME_HEADER_BYTES + p.value_len), None)
 
     cdef uint64_t fill_entries(
-        self, tuple items, Parts *parts, list pins, key, topic, headers, time
+        self, tuple items, Parts *parts, list pins, key, topic, headers, time, codec, bytes marks
     ) except 0:
         cdef uint64_t nbytes = 0
         cdef Py_ssize_t i = 0
@@ -775,9 +853,10 @@ cdef class LogCore:
                     topic if item[2] is None else item[2],
                     headers if item[3] is None else item[3],
                     time if item[4] is None else item[4],
+                    marks if item[5] is None else marks_of(codec, item[5]),
                 )
             else:
-                parts_fill(&parts[i], pins, item, key, topic, headers, time)
+                parts_fill(&parts[i], pins, item, key, topic, headers, time, marks)
             nbytes += align8(PSK_FRAME_HEADER_BYTES + parts_prefix(&parts[i]) + parts[i].value_len)
             i += 1
         return nbytes

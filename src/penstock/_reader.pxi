@@ -18,7 +18,7 @@ cdef class Reader:
     cdef uint64_t next        # seq of the event expected next; reverse: one above it
     cdef uint64_t stop        # forward: seq that is not handed out any more; reverse: lowest one that is
     cdef uint64_t since_ns, until_ns  # both belong to what is asked for
-    cdef bytes topic, key
+    cdef bytes topic, key, tags
     cdef uint64_t block_end   # where the index block that `at` stands in ends, for skipping by time
     cdef bint reverse, check, filtered, timed, ended, follows, crossing
     cdef bint durable         # hand out only what is on the device
@@ -34,7 +34,7 @@ cdef class Reader:
     def __init__(
         self, LogCore log, uint64_t start, uint64_t stop, *, bint reverse=False, bint check=True,
         topic=None, key=None, since_ns=None, until_ns=None, bint follows=False, bint durable=False, timeout=None,
-        spin=0.0, damaged="raise",
+        spin=0.0, damaged="raise", tags=None,
     ):
         self.log = log
         self.next = start
@@ -47,7 +47,8 @@ cdef class Reader:
         if until_ns == 0:
             self.ended = True  # no event is older than 1970
         self.timed = since_ns is not None or until_ns is not None
-        self.filtered = self.timed or topic is not None or key is not None
+        self.tags = tags
+        self.filtered = self.timed or topic is not None or key is not None or tags is not None
         self.follows = follows
         self.durable = durable and follows  # a read that ends has its stop below that from the start
         self.end = stop
@@ -95,7 +96,8 @@ cdef class Reader:
             n = psk_get16(p + PSK_FRAME_KEY_LEN)
             if n != PyBytes_GET_SIZE(self.key) or memcmp(at, PyBytes_AS_STRING(self.key), n) != 0:
                 return False
-        return True
+        return self.tags is None or frame_has_tags(
+            p, PyBytes_AS_STRING(self.tags), <uint32_t>PyBytes_GET_SIZE(self.tags))
 
     cdef int enter(self, SegmentMap m, uint64_t at, uint64_t limit) except -1:
         self.map = m
