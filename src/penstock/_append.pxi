@@ -622,6 +622,22 @@ cdef class LogCore:
         self._plain = own.encode is None
         return own
 
+    cdef int fill_one(
+        self, Parts *p, list pins, object value, object key, object topic, object headers, object time,
+        object codec, object tags,
+    ) except -1:
+        """Encode and check one event; apart from ``append``, which is to be short for plain bytes."""
+        cdef Coder coder
+        cdef bytes marks = None
+        if not self._plain or codec is not None:
+            coder = self.coder_for(codec)
+            value = coder.to_bytes(value, self.path)
+            pins.append(value)
+            codec = None if coder is self._coder else coder.name
+        if codec is not None or tags is not None:
+            marks = marks_of(codec, tags)
+        return parts_fill(p, pins, value, key, topic, headers, time, marks)
+
     def append(
         self, value, *, key=None, topic=None, headers=None, time=None, expect=None, producer=None,
         bint durable=False, timeout=None, codec=None, tags=None,
@@ -665,17 +681,9 @@ cdef class LogCore:
         """
         cdef Parts p
         cdef list pins
-        cdef Coder coder
-        cdef bytes marks = None
         cdef uint64_t nbytes, seq
-        if not self._plain or codec is not None:
-            coder = self.coder_for(codec)
-            value = coder.to_bytes(value, self.path)
-            codec = None if coder is self._coder else coder.name
-        if codec is not None or tags is not None:
-            marks = marks_of(codec, tags)
-        if PyBytes_CheckExact(value) and key is None and topic is None and headers is None and (
-            time is None and marks is None
+        if self._plain and PyBytes_CheckExact(value) and key is None and topic is None and (
+            headers is None and time is None and codec is None and tags is None
         ):
             p.value = PyBytes_AS_STRING(value)
             p.value_len = <uint64_t>PyBytes_GET_SIZE(value)
@@ -689,7 +697,7 @@ cdef class LogCore:
                 raise TooLarge(f"a value of {p.value_len} bytes; the limit is {PSK_VALUE_BYTES_MAX}")
         else:
             pins = []
-            parts_fill(&p, pins, value, key, topic, headers, time, marks)
+            self.fill_one(&p, pins, value, key, topic, headers, time, codec, tags)
         nbytes = align8(PSK_FRAME_HEADER_BYTES + parts_prefix(&p) + p.value_len)
         if expect is None and producer is None:
             seq = self.append_parts(NULL, &p, NULL, 1, nbytes, timeout)

@@ -66,7 +66,7 @@ def load_into(
         if done is not None:
             return _acknowledge(log, done, durable, timeout)
     settings = log.settings
-    parts = {**parts, "tags": None if parts["tags"] is None else list(parts["tags"])}
+    parts = {**parts, "tags": _kept(parts["tags"])}
     encoded = _encoded(log, values, parts, codec)
     batches = _batches(encoded, min(BATCH_BYTES_MAX, segment.room_in(settings.segment_size) // 4))
     first = next(batches, [])
@@ -108,6 +108,11 @@ def _acknowledge(log: Log, seqs: range, durable: bool, timeout: float | None) ->
     if durable and seqs:
         log.wait_durable(seqs[-1], timeout)
     return seqs
+
+
+def _kept(tags: Any) -> Any:
+    """Tags that can be gone through more than once; what is none is for ``extend`` to refuse."""
+    return list(tags) if hasattr(tags, "__next__") else tags
 
 
 def _encoded(log: Log, values: Iterable[Any], parts: Parts, codec: str | None) -> Iterator[Any]:
