@@ -12,9 +12,11 @@ A crash-safe event log in a directory that many processes write and read at once
 
 import logging
 
+from penstock.codecs import register_codec
 from penstock.errors import (
     AlreadyExists,
     Backpressure,
+    BadData,
     Busy,
     Closed,
     Conflict,
@@ -24,6 +26,7 @@ from penstock.errors import (
     Gap,
     Internal,
     Io,
+    NoCodec,
     NotFound,
     NotInstalled,
     PenstockError,
@@ -49,6 +52,7 @@ __version__ = "0.1.0.dev0"
 __all__ = [
     "AlreadyExists",
     "Backpressure",
+    "BadData",
     "Busy",
     "Closed",
     "Conflict",
@@ -61,6 +65,7 @@ __all__ = [
     "Internal",
     "Io",
     "Log",
+    "NoCodec",
     "NotFound",
     "NotInstalled",
     "PenstockError",
@@ -79,6 +84,7 @@ __all__ = [
     "WrongType",
     "create",
     "open",
+    "register_codec",
     "repair",
     "verify",
 ]

@@ -240,8 +240,12 @@ def set_helpers(to_ns, entry):
 
 cdef int parts_fill(
     Parts *p, list pins, object value, object key, object topic, object headers, object time,
+    bytes marks=None,
 ) except -1:
-    """Check one event and note where its bytes are; ``pins`` keeps them there."""
+    """Check one event and note where its bytes are; ``pins`` keeps them there.
+
+    ``marks`` are headers of Penstock's own, behind the caller's.
+    """
     cdef Py_ssize_t n = 0
     cdef object raw
     memset(p, 0, sizeof(Parts))
@@ -284,8 +288,12 @@ cdef int parts_fill(
         if n > PSK_TOPIC_BYTES_MAX:
             raise TooLarge(f"a topic of {n} bytes; the limit is {PSK_TOPIC_BYTES_MAX}")
         p.topic_len = <uint16_t>n
-    if headers is not None:
-        raw = encode_headers(headers)
+    if headers is not None or marks is not None:
+        raw = b"" if headers is None else encode_headers(headers)
+        if marks is not None:
+            raw += marks
+            if len(raw) > PSK_HEADERS_BYTES_MAX:
+                raise TooLarge(f"headers and tags take {len(raw)} bytes; at most {PSK_HEADERS_BYTES_MAX}")
         pins.append(raw)
         p.headers = PyBytes_AS_STRING(raw)
         p.headers_len = <uint16_t>PyBytes_GET_SIZE(raw)
@@ -325,6 +333,15 @@ cdef tuple as_tuple(object values):
         raise WrongType(f"extend takes values one after the other, not {type(values).__name__}") from None
 
 
+cdef int refuse_one(object values) except -1:
+    """Refuse what is one value rather than many, and yet can be gone through."""
+    if isinstance(values, (str, bytes, bytearray, memoryview, dict)):
+        raise WrongType(
+            f"extend takes values one after the other, not {type(values).__name__}; "
+            "to append one use append")
+    return 0
+
+
 cdef object flat(object data, str what):
     """A one-dimensional memoryview of bytes over ``data``."""
     if not PyObject_CheckBuffer(data):
@@ -359,12 +376,15 @@ cdef class LogCore:
     cdef public list _recent   # maps of segments that were read lately, newest use last
     cdef public uint64_t _static_head  # published end as far as known, for a reader without control
     cdef public bint _closed
+    cdef public Coder _coder
+    cdef public bint _plain    # values are known to be bytes that nobody encodes
 
     def __cinit__(self, *args, **kwargs):
         self.filler = NULL
         self.scratch = NULL
         self._sync_next = U64_MAX
         self._recent = []
+        self._coder = Coder()
         self.fork_generation = psk_fork_generation
 
     def __dealloc__(self):
@@ -597,9 +617,36 @@ cdef class LogCore:
             seq = self.append_parts(&terms, parts, spans, count, nbytes, timeout)
         return seq
 
+    cdef Coder coder_for(self, object codec):
+        """The log's codec, or the one that an append names."""
+        cdef Coder own = self._coder
+        if own.name is None:
+            own.name = self._codec_name()
+        if codec is not None and codec != own.name:
+            return own.other(codec)
+        own.find()
+        self._plain = own.encode is None
+        return own
+
+    cdef int fill_one(
+        self, Parts *p, list pins, object value, object key, object topic, object headers, object time,
+        object codec, object tags,
+    ) except -1:
+        """Encode and check one event; apart from ``append``, which is to be short for plain bytes."""
+        cdef Coder coder
+        cdef bytes marks = None
+        if not self._plain or codec is not None:
+            coder = self.coder_for(codec)
+            value = coder.to_bytes(value, self.path)
+            pins.append(value)
+            codec = None if coder is self._coder else coder.name
+        if codec is not None or tags is not None:
+            marks = marks_of(codec, tags)
+        return parts_fill(p, pins, value, key, topic, headers, time, marks)
+
     def append(
         self, value, *, key=None, topic=None, headers=None, time=None, expect=None, producer=None,
-        bint durable=False, timeout=None,
+        bint durable=False, timeout=None, codec=None, tags=None,
     ):
         """Append one event and return its seq.
 
@@ -607,8 +654,9 @@ cdef class LogCore:
 
         Parameters
         ----------
-        value : bytes-like or None
-            The value. None, with a key, deletes that key.
+        value : object or None
+            The value: what the log's codec encodes, or bytes-like, which it must then be able to
+            decode. None, with a key, deletes that key.
         key : bytes-like, optional
             At most 1 KiB. An empty key differs from no key.
         topic : str, optional
@@ -626,9 +674,13 @@ cdef class LogCore:
             Return only when the event is on the device, so that it survives power loss.
         timeout : float, optional
             Give up with `Busy` if other writers hold the log for that many seconds.
+        codec : str, optional
+            Encode this value with another codec than the log's; a header says so.
+        tags : list of str, optional
+            Words to read the event by; see `Log.read`.
 
         >>> log = penstock.open(path)
-        >>> log.append(b"hello", key=b"u1", topic="greetings")
+        >>> log.append(b"hello", key=b"u1", topic="greetings", tags=["warm"])
         1
         >>> log[1].value
         b'hello'
@@ -636,7 +688,9 @@ cdef class LogCore:
         cdef Parts p
         cdef list pins
         cdef uint64_t nbytes, seq
-        if PyBytes_CheckExact(value) and key is None and topic is None and headers is None and time is None:
+        if self._plain and PyBytes_CheckExact(value) and key is None and topic is None and (
+            headers is None and time is None and codec is None and tags is None
+        ):
             p.value = PyBytes_AS_STRING(value)
             p.value_len = <uint64_t>PyBytes_GET_SIZE(value)
             p.topic_len = 0
@@ -649,7 +703,7 @@ cdef class LogCore:
                 raise TooLarge(f"a value of {p.value_len} bytes; the limit is {PSK_VALUE_BYTES_MAX}")
         else:
             pins = []
-            parts_fill(&p, pins, value, key, topic, headers, time)
+            self.fill_one(&p, pins, value, key, topic, headers, time, codec, tags)
         nbytes = align8(PSK_FRAME_HEADER_BYTES + parts_prefix(&p) + p.value_len)
         if expect is None and producer is None:
             seq = self.append_parts(NULL, &p, NULL, 1, nbytes, timeout)
@@ -661,20 +715,21 @@ cdef class LogCore:
 
     def extend(
         self, values, *, value=None, key=None, topic=None, headers=None, time=None, expect=None,
-        producer=None, bint durable=False, timeout=None,
+        producer=None, bint durable=False, timeout=None, codec=None, tags=None,
     ):
         """Append many events as one atomic batch and return their seqs as a range.
 
         Readers see all of them or none, whatever dies meanwhile. Each item is a value, or a
-        `penstock.Entry` with a key, topic, headers or time of its own; the keyword arguments hold
-        for the items that have none. A batch must fit one segment; `Log.load` takes any amount.
-        ``expect``, ``producer``, ``durable`` and ``timeout`` are as for `append`.
+        `penstock.Entry` with a key, topic, headers, time or tags of its own; the keyword arguments
+        hold for the items that have none. A batch must fit one segment; `Log.load` takes any amount.
+        ``expect``, ``producer``, ``durable``, ``timeout`` and ``codec`` are as for `append`.
 
         Arrow data, be it a table of pyarrow, a frame of polars or pandas, or anything else that
         offers Arrow's C interface, is taken without an object per row. ``value``, ``key``,
         ``topic``, ``time`` and ``headers`` then name columns; those not given are taken from the
         columns with just these names, if there are such. A ``topic`` that is no column is the
-        topic of all rows; so are a ``key`` that is bytes, a ``time`` and ``headers``.
+        topic of all rows; so are a ``key`` that is bytes, a ``time`` and ``headers``. Values are bytes
+        or text that is encoded already, and each is checked if the log has a codec.
 
         >>> log = penstock.open(path)
         >>> log.extend([b"a", b"b", b"c"])
@@ -688,20 +743,32 @@ cdef class LogCore:
         cdef list pins = []
         cdef PyObject *item
         cdef bint plain = True
+        cdef Coder coder
+        cdef bytes marks = None
         if type(values) is not list and type(values) is not tuple:
             if isinstance(values, Given):
                 return self.extend_given(values, expect, producer, durable, timeout)
             if hasattr(values, "__arrow_c_stream__") or hasattr(values, "__arrow_c_array__"):
-                given = Intake(values, value, key, topic, headers, time).all()
+                given = self._intake(values, value, key, topic, headers, time, codec, tags).all()
                 return self.extend_given(given, expect, producer, durable, timeout)
         if value is not None:
             raise Usage("value= names a column of Arrow data, and these values are none")
         items = as_tuple(values)
         count = <uint64_t>len(items)
+        if codec is ENCODED:
+            codec = None
+        elif not self._plain or codec is not None:
+            coder = self.coder_for(codec)
+            if coder.encode is not None:
+                refuse_one(values)
+                items = self.encode_items(items, coder)
+            codec = None if coder is self._coder else coder.name
+        if codec is not None or tags is not None:
+            marks = marks_of(codec, tags)
         if count == 0:
             first = self._next_seq()
             return range(first, first)
-        parts_fill(&shared, pins, b"", key, topic, headers, time)
+        parts_fill(&shared, pins, b"", key, topic, headers, time, marks)
         prefix = parts_prefix(&shared)
         spans = <Span *>PyMem_Malloc(count * sizeof(Span))
         if spans == NULL:
@@ -727,7 +794,7 @@ cdef class LogCore:
                 parts = <Parts *>PyMem_Malloc(count * sizeof(Parts))
                 if parts == NULL:
                     raise MemoryError
-                nbytes = self.fill_entries(items, parts, pins, key, topic, headers, time)
+                nbytes = self.fill_entries(items, parts, pins, key, topic, headers, time, codec, marks)
                 first = self.append_as(expect, producer, parts, NULL, count, nbytes, timeout)
         finally:
             PyMem_Free(spans)
@@ -735,6 +802,12 @@ cdef class LogCore:
         if durable:
             self._sync(PSK_C_DURABLE_SEQ, first + count - 1, timeout)
         return range(first, first + count)
+
+    def _intake(self, source, value, key, topic, headers, time, codec, tags):
+        """Arrow data, made ready to be appended."""
+        cdef Coder coder = self.coder_for(codec)
+        marks = marks_of(None if coder is self._coder else coder.name, tags)
+        return Intake(source, self.path, coder, marks, value, key, topic, headers, time)
 
     cdef object extend_given(self, Given given, expect, producer, bint durable, timeout):
         """Append rows of Arrow data as one atomic batch."""
@@ -766,16 +839,36 @@ cdef class LogCore:
             self._sync(PSK_C_DURABLE_SEQ, first + count - 1, timeout)
         return range(first, first + count)
 
-    def _frame_bytes(self, value, key, topic, headers, time):
+    cdef tuple encode_items(self, tuple items, Coder coder):
+        """Items with their values encoded."""
+        cdef list encoded = []
+        for item in items:
+            if type(item) is _Entry:
+                encoded.append(item._replace(value=coder.to_bytes(item[0], self.path)))
+            else:
+                encoded.append(coder.to_bytes(item, self.path))
+        return tuple(encoded)
+
+    def _encoder(self, codec):
+        """What encodes items as `extend` would, and the codec that a header has to name, if any."""
+        cdef Coder coder = self.coder_for(codec)
+        if coder.encode is None:
+            return None, None if coder is self._coder else coder.name
+        return (
+            lambda item: self.encode_items((item,), coder)[0],
+            None if coder is self._coder else coder.name,
+        )
+
+    def _frame_bytes(self, value, key, topic, headers, time, tags):
         """How long the frame of an event is; checks its parts."""
         cdef Parts p
         cdef list pins = []
-        parts_fill(&p, pins, value, key, topic, headers, time)
+        parts_fill(&p, pins, value, key, topic, headers, time, marks_of(None, tags))
         return align8(PSK_FRAME_HEADER_BYTES + parts_prefix(&p) + p.value_len)
 
     def _write_ending(
         self, SegmentMap m, uint64_t offset, uint64_t last_frame, uint64_t seq, uint64_t append_ns,
-        value, key, topic, headers, time,
+        value, key, topic, headers, time, tags,
     ):
         """Write an event and a roll frame behind it, as one batch; under the write lock.
 
@@ -784,7 +877,7 @@ cdef class LogCore:
         cdef Parts p, roll
         cdef list pins = []
         cdef uint64_t prefix, total
-        parts_fill(&p, pins, value, key, topic, headers, time)
+        parts_fill(&p, pins, value, key, topic, headers, time, marks_of(None, tags))
         prefix = parts_prefix(&p)
         total = align8(PSK_FRAME_HEADER_BYTES + prefix + p.value_len)
         if not m.writable or offset + total + PSK_FRAME_HEADER_BYTES > m.mapped or (
@@ -815,7 +908,7 @@ cdef class LogCore:
         self.append_parts(NULL, &p, NULL, 1, align8(PSK_FRAME_HEADER_BYTES + p.value_len), None)
 
     cdef uint64_t fill_entries(
-        self, tuple items, Parts *parts, list pins, key, topic, headers, time
+        self, tuple items, Parts *parts, list pins, key, topic, headers, time, codec, bytes marks
     ) except 0:
         cdef uint64_t nbytes = 0
         cdef Py_ssize_t i = 0
@@ -827,9 +920,10 @@ cdef class LogCore:
                     topic if item[2] is None else item[2],
                     headers if item[3] is None else item[3],
                     time if item[4] is None else item[4],
+                    marks if item[5] is None else marks_of(codec, item[5]),
                 )
             else:
-                parts_fill(&parts[i], pins, item, key, topic, headers, time)
+                parts_fill(&parts[i], pins, item, key, topic, headers, time, marks)
             nbytes += align8(PSK_FRAME_HEADER_BYTES + parts_prefix(&parts[i]) + parts[i].value_len)
             i += 1
         return nbytes

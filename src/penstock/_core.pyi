@@ -1,4 +1,4 @@
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, Literal, Self, final, overload
@@ -20,11 +20,27 @@ def fallocate(fd: int, mode: int, offset: int, nbytes: int) -> None: ...
 def own_fd(fd: int) -> None: ...
 def close_fd(fd: int) -> None: ...
 def file_system_magic(fd: int) -> int: ...
-def event_from_frame(frame: bytes) -> Event: ...
+def event_from_frame(frame: bytes, codec: str | None = None) -> Event: ...
 def has_writers(fd: int) -> bool: ...
 def encode_headers(headers: Headers) -> bytes: ...
+def encode_tags(tags: Iterable[str]) -> bytes: ...
+def lite3_check(data: bytes) -> None: ...
 def check_producer(given: object) -> tuple[bytes, int]: ...
 def set_helpers(to_ns: Any, entry: type[Entry]) -> None: ...
+def set_codecs(
+    name_of: Callable[[bytes, str], str],
+    find: Callable[[str, Any], tuple[Callable[[Any], bytes] | None, Callable[[bytes], Any] | None]],
+) -> None: ...
+
+ENCODED: Any
+
+class Coder:
+    name: str | None
+    schema: Any
+    encode: Callable[[Any], bytes] | None
+    decode: Callable[[bytes], Any] | None
+    def __init__(self, name: str | None = None, schema: Any = None) -> None: ...
+    def find(self) -> None: ...
 
 @final
 class Event:
@@ -46,6 +62,10 @@ class Event:
     def view(self) -> memoryview: ...
     @property
     def headers(self) -> tuple[tuple[str, bytes | None], ...]: ...
+    @property
+    def data(self) -> Any: ...
+    @property
+    def tags(self) -> tuple[str, ...]: ...
     @property
     def deletes(self) -> bool: ...
     @property
@@ -96,7 +116,9 @@ class SegmentMap:
     prior_event_max_ns: int
     prior_monotone: bool
     writable: bool
+    coder: Coder | None
     def __init__(self, fd: int, path: str, mapped: int, writable: bool) -> None: ...
+    def settings(self) -> bytes: ...
     def close_fd(self) -> None: ...
     def grown(self) -> int: ...
     def published(self, head: int) -> int: ...
@@ -133,13 +155,18 @@ class LogCore:
     _static_head: int
     _sync_next: int
     _closed: bool
+    _coder: Coder
+    _plain: bool
     _ctl: Control | None
     _active_map: SegmentMap | None
     @property
     def _inherited(self) -> bool: ...
     def _head(self) -> int: ...
     def _stop_filler(self) -> None: ...
-    def _frame_bytes(self, value: Any, key: Any, topic: Any, headers: Any, time: Any) -> int: ...
+    def _encoder(self, codec: str | None) -> tuple[Callable[[Any], Any] | None, str | None]: ...
+    def _frame_bytes(
+        self, value: Any, key: Any, topic: Any, headers: Any, time: Any, tags: Any
+    ) -> int: ...
     def _write_ending(
         self,
         m: SegmentMap,
@@ -152,11 +179,12 @@ class LogCore:
         topic: Any,
         headers: Any,
         time: Any,
+        tags: Any,
     ) -> None: ...
     def _append_settings(self, body: bytes) -> None: ...
     def append(
         self,
-        value: Buffer | None,
+        value: Any,
         *,
         key: Buffer | None = None,
         topic: str | None = None,
@@ -166,10 +194,12 @@ class LogCore:
         producer: tuple[str, int] | None = None,
         durable: bool = False,
         timeout: float | None = None,
+        codec: str | None = None,
+        tags: Iterable[str] | None = None,
     ) -> int: ...
     def extend(
         self,
-        values: Iterable[Buffer | Entry] | ArrowData | Given,
+        values: Iterable[Any] | ArrowData | Given,
         *,
         value: str | None = None,
         key: Buffer | str | None = None,
@@ -180,7 +210,20 @@ class LogCore:
         producer: tuple[str, int] | None = None,
         durable: bool = False,
         timeout: float | None = None,
+        codec: str | None = None,
+        tags: Iterable[str] | None = None,
     ) -> range: ...
+    def _intake(
+        self,
+        source: object,
+        value: str | None,
+        key: object,
+        topic: object,
+        headers: object,
+        time: object,
+        codec: str | None,
+        tags: object,
+    ) -> Intake: ...
     def __getitem__(self, seq: int) -> Event: ...
 
 class Reader:
@@ -202,6 +245,7 @@ class Reader:
         timeout: float | None = None,
         spin: float = 0.0,
         damaged: Literal["raise", "skip"] = "raise",
+        tags: bytes | None = None,
     ) -> None: ...
     @property
     def skipped(self) -> int: ...
@@ -234,15 +278,6 @@ class BatchStream:
     def capsule(self) -> object: ...
 
 class Intake:
-    def __init__(
-        self,
-        source: object,
-        value: str | None = None,
-        key: object = None,
-        topic: object = None,
-        headers: object = None,
-        time: object = None,
-    ) -> None: ...
     def __iter__(self) -> Self: ...
     def __next__(self) -> Given: ...
     def all(self) -> Given: ...

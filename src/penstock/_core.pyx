@@ -32,12 +32,14 @@ import datetime as _datetime
 import os as _os
 
 from penstock.errors import (
+    BadData,
     Busy,
     Closed,
     Conflict,
     Corrupt,
     Gap,
     Internal,
+    PenstockError,
     Poisoned,
     TooLarge,
     UnsupportedVersion,
@@ -73,6 +75,7 @@ cdef extern from "_native.h" nogil:
         PSK_PRODUCER_ID_BYTES_MAX, PSK_PRODUCER_N, PSK_PRODUCER_COUNT, PSK_PRODUCER_PREVIOUS
         PSK_PRODUCER_BYTES
         PSK_FLAG_EVENT_TIME, PSK_FLAGS_KNOWN
+        PSK_HEADER_SETTINGS_LEN, PSK_HEADER_SETTINGS
         PSK_INDEX_STEP, PSK_INDEX_ENTRY_BYTES
         PSK_INDEX_ENTRY_OFFSET, PSK_INDEX_ENTRY_TOPICS, PSK_INDEX_ENTRY_SEQ, PSK_INDEX_ENTRY_APPEND_NS
         PSK_INDEX_ENTRY_EVENT_MIN_NS, PSK_INDEX_ENTRY_EVENT_MAX_NS
@@ -89,6 +92,8 @@ cdef extern from "_native.h" nogil:
         PSK_WRITE_BYTES_MIN, PSK_WRITE_SCRATCH_BYTES
         PSK_LOCK_SPINS, PSK_LOCK_SLICE_NS, PSK_WAIT_SLICE_NS, PSK_SCAN_WINDOW_BYTES
     const uint32_t PSK_LOCK_WAITERS
+    const char *PSK_CODEC_NAME
+    const char *PSK_TAG_NAME
     const uint64_t PSK_TOKEN_BYTE, PSK_SYNC_BYTE
     uint32_t psk_load32(const void *p)
     uint64_t psk_load64(const void *p)
@@ -186,6 +191,8 @@ LAYOUT = {
     "KIND_MAX": PSK_KIND_MAX,
     "FLAG_EVENT_TIME": PSK_FLAG_EVENT_TIME,
     "FLAGS_KNOWN": PSK_FLAGS_KNOWN,
+    "HEADER_SETTINGS_LEN": PSK_HEADER_SETTINGS_LEN,
+    "HEADER_SETTINGS": PSK_HEADER_SETTINGS,
     "INDEX_STEP": PSK_INDEX_STEP,
     "INDEX_ENTRY_BYTES": PSK_INDEX_ENTRY_BYTES,
     "INDEX_ENTRY_OFFSET": PSK_INDEX_ENTRY_OFFSET,
@@ -360,6 +367,7 @@ cdef inline uint64_t align8(uint64_t n) noexcept nogil:
     return (n + 7) & ~<uint64_t>7
 
 include "_frame.pxi"
+include "_codec.pxi"
 include "_control.pxi"
 include "_segment.pxi"
 include "_arrow.pxi"
@@ -368,3 +376,4 @@ include "_append.pxi"
 include "_reader.pxi"
 include "_verify.pxi"
 include "_rows.pxi"
+include "_lite3.pxi"

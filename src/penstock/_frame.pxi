@@ -180,6 +180,40 @@ cdef inline const char *frame_topic(const char *p) noexcept nogil:
     return p + PSK_FRAME_HEADER_BYTES
 
 
+cdef bint frame_has_tags(const char *p, const char *tags, uint32_t tags_len) noexcept nogil:
+    """Whether the frame has every header in ``tags``, which `encode_tags` made.
+
+    The frame has passed `frame_check`; its headers themselves may be anything.
+    """
+    cdef const char *start = frame_topic(p) + psk_get16(p + PSK_FRAME_TOPIC_LEN)
+    cdef uint32_t headers_len = psk_get16(p + PSK_FRAME_HEADERS_LEN)
+    cdef uint32_t want, left, n
+    cdef const char *at
+    while tags_len:
+        want = header_bytes(tags)
+        at = start
+        left = headers_len
+        while True:
+            if left < want:
+                return False
+            n = header_bytes(at)
+            if n == want and memcmp(at, tags, n) == 0:
+                break
+            if n > left:
+                return False
+            at += n
+            left -= n
+        tags += want
+        tags_len -= want
+    return True
+
+
+cdef inline uint32_t header_bytes(const char *at) noexcept nogil:
+    """How long the header at ``at`` says it is."""
+    cdef uint16_t value_len = psk_get16(at + 2)
+    return <uint32_t>4 + psk_get16(at) + (0 if value_len == PSK_NULL_HEADER else value_len)
+
+
 _EPOCH = _datetime.datetime(1970, 1, 1, tzinfo=_datetime.timezone.utc)
 
 
@@ -270,6 +304,26 @@ cdef class Event:
         return decode_headers(frame_topic(self.p) + psk_get16(self.p + PSK_FRAME_TOPIC_LEN), n, self.seq)
 
     @property
+    def data(self):
+        """The value as an object, decoded when asked for: by the codec that the event names, else the log's.
+
+        With the log's schema, if it was opened with one. None if the event deletes its key. A value
+        that does not fit is `BadData`, a codec that this process does not have `NoCodec`.
+
+        >>> log = penstock.open(path, codec="json")
+        >>> log.append({"total": 12})
+        1
+        >>> log[1].data["total"], log[1].value
+        (12, b'{"total":12}')
+        """
+        return data_of(self)
+
+    @property
+    def tags(self):
+        """The tags that the event was appended with, in order."""
+        return tags_of(self)
+
+    @property
     def deletes(self):
         """Whether the event deletes its key."""
         return self.p[PSK_FRAME_KIND] == PSK_KIND_DELETE
@@ -324,7 +378,11 @@ cdef class Event:
 
     def __reduce__(self):
         cdef uint64_t n = PSK_FRAME_HEADER_BYTES + psk_get32(self.p) - 1
-        return event_from_frame, (PyBytes_FromStringAndSize(self.p, <Py_ssize_t>n),)
+        cdef Coder coder = coder_of(self)
+        frame = PyBytes_FromStringAndSize(self.p, <Py_ssize_t>n)
+        if coder is None or coder.name == "bytes":
+            return event_from_frame, (frame,)
+        return event_from_frame, (frame, coder.name)
 
 
 cdef inline Event make_event(object owner, const char *p):
@@ -334,7 +392,7 @@ cdef inline Event make_event(object owner, const char *p):
     return e
 
 
-def event_from_frame(frame):
+def event_from_frame(frame, codec=None):
     """The event in ``frame``, the bytes of one whole frame; how events are unpickled."""
     cdef uint64_t total = 0
     cdef FrameState state
@@ -344,7 +402,8 @@ def event_from_frame(frame):
     state = frame_check(PyBytes_AS_STRING(padded), <uint64_t>PyBytes_GET_SIZE(padded), True, &total)
     if state != FRAME_GOOD or not is_event(PyBytes_AS_STRING(padded)):
         raise Corrupt("these bytes are not the frame of an event")
-    return make_event(padded, PyBytes_AS_STRING(padded))
+    owner = padded if codec is None else (padded, Coder(codec))
+    return make_event(owner, PyBytes_AS_STRING(padded))
 
 
 cdef object decode_headers(const char *at, uint16_t n, object seq):

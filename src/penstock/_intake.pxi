@@ -249,8 +249,8 @@ cdef Refusal row_bytes(const Columned *c, const Parts *shared, int64_t row, Part
     cdef uint64_t headers = 0
     cdef Refusal rc = row_parts(c, shared, row, p)
     if rc == TAKEN and c.headers.given:
-        rc = headers_write(c, row, NULL, PSK_HEADERS_BYTES_MAX, &headers)
-        p.headers_len = <uint16_t>headers
+        rc = headers_write(c, row, NULL, PSK_HEADERS_BYTES_MAX - <uint64_t>shared.headers_len, &headers)
+        p.headers_len += <uint16_t>headers  # behind those of the row come those of all rows
     nbytes[0] = align8(PSK_FRAME_HEADER_BYTES + parts_prefix(p) + p.value_len)
     return rc
 
@@ -294,6 +294,8 @@ cdef class Intake:
     cdef int places[5]         # of value, key, topic, time and headers; -1: no such column
     cdef Parts shared          # for all rows, where there is no column
     cdef list pins
+    cdef object path
+    cdef Coder coder           # what the values have to be fit for
 
     def __dealloc__(self):
         if self.schema.release != NULL:
@@ -301,13 +303,15 @@ cdef class Intake:
         if self.stream.release != NULL:
             self.stream.release(&self.stream)
 
-    def __init__(self, source, value=None, key=None, topic=None, headers=None, time=None):
+    def __init__(self, source, path, Coder coder, bytes marks, value, key, topic, headers, time):
         cdef ArrowStream *s
         cdef ArrowSchema *schema
         cdef ArrowArray *a
         cdef Chunk chunk
         cdef int rc
         self.pins = []
+        self.path = path
+        self.coder = coder
         if hasattr(source, "__arrow_c_stream__"):
             capsule = source.__arrow_c_stream__()
             s = <ArrowStream *>PyCapsule_GetPointer(capsule, "arrow_array_stream")
@@ -327,7 +331,7 @@ cdef class Intake:
             chunk.array = a[0]
             a.release = NULL
             self.first = chunk
-        self.choose(value, key, topic, headers, time)
+        self.choose(value, key, topic, headers, time, marks)
 
     cdef object stream_error(self, int rc):
         cdef const char *text = NULL
@@ -336,7 +340,7 @@ cdef class Intake:
         said = (<bytes>text).decode(errors="replace") if text != NULL else _os.strerror(rc)
         return Usage(f"the Arrow data cannot be read: {said}")
 
-    cdef int choose(self, value, key, topic, headers, time) except -1:
+    cdef int choose(self, value, key, topic, headers, time, bytes marks) except -1:
         """Decide which column is what; the rest of what was given holds for all rows."""
         cdef Columned c
         cdef int i
@@ -382,6 +386,7 @@ cdef class Intake:
                 None if self.places[2] >= 0 else topic,
                 None if self.places[4] >= 0 else headers,
                 None if self.places[3] >= 0 else time,
+                marks,
             )
         except Usage as error:
             if isinstance(time, str) and self.places[3] < 0:
@@ -506,7 +511,10 @@ cdef class Intake:
                 raise StopIteration
         self.bind(chunk)
         first = 0 if self.bare else chunk.array.offset
-        return Given(self, [(chunk, first, first + chunk.array.length)])
+        given = Given(self, [(chunk, first, first + chunk.array.length)])
+        if self.coder.encode is not None:
+            given.check()
+        return given
 
     def all(self):
         """All batches as one."""
@@ -561,8 +569,10 @@ cdef class Given:
             rc = row_bytes(&chunk.columns, &self.intake.shared, first, &p, &nbytes)
             if rc == TAKEN and chunk.columns.headers.given:
                 headers = bytearray(p.headers_len)
-                rc = headers_write(&chunk.columns, first, headers, p.headers_len, &nbytes)
+                rc = headers_write(
+                    &chunk.columns, first, headers, <uint64_t>p.headers_len - self.intake.shared.headers_len, &nbytes)
                 p.headers = <char *>headers
+                memcpy(<char *>headers + nbytes, self.intake.shared.headers, self.intake.shared.headers_len)
             if rc != TAKEN:
                 raise self.refuse(rc, index)
             return _Entry(
@@ -573,6 +583,23 @@ cdef class Given:
                 p.event_ns if p.flags & PSK_FLAG_EVENT_TIME else None,
             )
         raise IndexError(index)
+
+    def check(self):
+        """Look whether every value is what the codec wants; that takes an object per row."""
+        cdef Chunk chunk
+        cdef int64_t row
+        cdef const char *at = NULL
+        cdef uint64_t n = 0
+        for chunk, first, stop in self.pieces:
+            for row in range(first, stop):
+                if column_null(&chunk.columns.value, row):
+                    continue
+                if not bytes_at(&chunk.columns.value, &chunk.columns.value_words, row, &at, &n):
+                    raise self.refuse(REFUSED_LAYOUT, row - first)
+                try:
+                    self.intake.coder.to_bytes(PyBytes_FromStringAndSize(at, <Py_ssize_t>n), self.intake.path)
+                except BadData as error:
+                    raise BadData(f"row {row - first}: {error}", path=self.intake.path) from error
 
     def fitting(self, uint64_t room, uint64_t rows):
         """How many of the first ``rows`` rows have frames of at most ``room`` bytes together; at least one."""
@@ -646,6 +673,7 @@ cdef class Given:
         cdef char *to = NULL
         cdef Refusal rc = TAKEN
         cdef bint with_headers = self.intake.places[4] >= 0
+        cdef const Parts *shared = &self.intake.shared
         at = 0
         for chunk, first, stop in self.pieces:
             row = first
@@ -671,11 +699,15 @@ cdef class Given:
                 last = stop
                 with nogil:
                     while row < last:
-                        rc = headers_write(&chunk.columns, row, to, parts[at].headers_len, &n)
+                        rc = headers_write(
+                            &chunk.columns, row, to, <uint64_t>parts[at].headers_len - shared.headers_len, &n)
+                        if rc == TAKEN and n + shared.headers_len != parts[at].headers_len:
+                            rc = REFUSED_LAYOUT  # somebody changes them meanwhile
                         if rc != TAKEN:
                             break
+                        memcpy(to + n, shared.headers, shared.headers_len)
                         parts[at].headers = to
-                        to += n
+                        to += parts[at].headers_len
                         at += 1
                         row += 1
                 if rc != TAKEN:

@@ -18,10 +18,11 @@ cdef class Reader:
     cdef uint64_t next        # seq of the event expected next; reverse: one above it
     cdef uint64_t stop        # forward: seq that is not handed out any more; reverse: lowest one that is
     cdef uint64_t since_ns, until_ns  # both belong to what is asked for
-    cdef bytes topic, key
+    cdef bytes topic, key, tags
     cdef const char *topic_at  # in `topic`; NULL: any
     cdef const char *key_at
-    cdef Py_ssize_t topic_len, key_len
+    cdef const char *tags_at
+    cdef Py_ssize_t topic_len, key_len, tags_len
     cdef uint32_t topic_bit   # 0: any
     cdef uint64_t block_end   # where the index block that `at` stands in ends, for skipping by time
     cdef bint blocks          # whether index blocks may be skipped
@@ -39,7 +40,7 @@ cdef class Reader:
     def __init__(
         self, LogCore log, uint64_t start, uint64_t stop, *, bint reverse=False, bint check=True,
         topic=None, key=None, since_ns=None, until_ns=None, bint follows=False, bint durable=False, timeout=None,
-        spin=0.0, damaged="raise",
+        spin=0.0, damaged="raise", tags=None,
     ):
         self.log = log
         self.next = start
@@ -59,8 +60,12 @@ cdef class Reader:
         if until_ns == 0:
             self.ended = True  # no event is older than 1970
         self.timed = since_ns is not None or until_ns is not None
+        self.tags = tags
+        if tags is not None:
+            self.tags_at = PyBytes_AS_STRING(tags)
+            self.tags_len = PyBytes_GET_SIZE(tags)
         self.blocks = self.timed or topic is not None
-        self.filtered = self.timed or topic is not None or key is not None
+        self.filtered = self.timed or topic is not None or key is not None or tags is not None
         self.follows = follows
         self.durable = durable and follows  # a read that ends has its stop below that from the start
         self.end = stop
@@ -106,7 +111,7 @@ cdef class Reader:
             n = psk_get16(p + PSK_FRAME_KEY_LEN)
             if n == PSK_NO_KEY or n != self.key_len or memcmp(at, self.key_at, n) != 0:
                 return False
-        return True
+        return self.tags_at == NULL or frame_has_tags(p, self.tags_at, <uint32_t>self.tags_len)
 
     cdef int enter(self, SegmentMap m, uint64_t at, uint64_t limit) except -1:
         self.map = m

@@ -257,6 +257,7 @@ cdef class SegmentMap:
     cdef public uint64_t prior_event_max_ns
     cdef public bint prior_monotone
     cdef public bint writable
+    cdef public Coder coder          # of the handle that reads through this map
 
     def __cinit__(self):
         self.base = NULL
@@ -329,6 +330,10 @@ cdef class SegmentMap:
         if nbytes > self.mapped or offset > self.mapped - nbytes or offset + nbytes > self.file_bytes:
             raise Internal(f"{self.path}: bytes {offset} to {offset + nbytes} are not mapped")
         return PyBytes_FromStringAndSize(self.base + offset, <Py_ssize_t>nbytes)
+
+    def settings(self):
+        """The settings that the segment began with, as JSON."""
+        return self.bytes_at(PSK_HEADER_SETTINGS, psk_get32(self.base + PSK_HEADER_SETTINGS_LEN))
 
     def crc_of(self, uint64_t offset, uint64_t nbytes):
         """CRC32C of ``nbytes`` bytes at ``offset``."""

@@ -6,6 +6,8 @@
     │   ├── WrongType          2   an argument of the wrong type     (TypeError)
     │   ├── TooLarge           2   over a limit; nothing was written
     │   ├── NotInstalled       2   a package that this needs           (ImportError)
+    │   ├── BadData            2   a value does not fit its codec or schema
+    │   ├── NoCodec            2   a codec that this process does not have
     │   └── Closed             2   the log was closed
     ├── NotFound               3   no such log, or no such seq       (KeyError)
     ├── AlreadyExists          4   create() found something there    (FileExistsError)
@@ -70,6 +72,25 @@ class TooLarge(Usage):
 
 class NotInstalled(Usage, ImportError):
     """The call needs a package that is not installed; the message names it."""
+
+
+class BadData(Usage):
+    """A value does not fit the codec or the schema.
+
+    Appending, nothing was written. Reading, ``path`` and ``seq`` say which event it is, and its
+    ``value`` still has the bytes.
+    """
+
+    def __init__(
+        self, message: str = "", *, path: str | None = None, seq: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.path = path
+        self.seq = seq
+
+
+class NoCodec(Usage):
+    """The codec is not registered in this process, or a package that it needs is not installed."""
 
 
 class Closed(Usage):

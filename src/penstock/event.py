@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from penstock import _core
 from penstock._core import Event
@@ -32,11 +32,12 @@ class Entry(NamedTuple):
     range(1, 3)
     """
 
-    value: Buffer | None
+    value: Any
     key: Buffer | None = None
     topic: str | None = None
     headers: Headers | None = None
     time: Time | None = None
+    tags: Iterable[str] | None = None
 
 
 _core.set_helpers(to_ns, Entry)

@@ -12,9 +12,9 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Self
+from typing import Any, Self
 
-from penstock import _core, control, durability, ending, files, recovery, segment
+from penstock import _core, codecs, control, durability, ending, files, recovery, segment
 from penstock import layout as L
 from penstock._core import Control, LogCore, SegmentMap
 from penstock.durability import Snapshot
@@ -50,6 +50,8 @@ class Handle(LogCore):
         sync_seconds: float | None = None,
         sync_events: int | None = None,
         private: Header | None = None,
+        codec: str | None = None,
+        schema: Any = None,
     ) -> None:
         self._closed = True  # until it is open
         self.path = path
@@ -69,9 +71,16 @@ class Handle(LogCore):
         self._syncer: Syncer | None = None
         self._producers = Follower()
         self._guard = threading.Lock()
-        self._store = Store(path, None, self._recent, _active_base_of(self))
+        self._coder.schema = schema
+        self._store = Store(path, None, self._recent, _active_base_of(self), self._coder)
         self._attach(settings if create else None)
-        self._plan_sync()
+        try:
+            if codec is not None or schema is not None:
+                codecs.settle(self._coder, self.settings.codec, codec, path)
+            self._plan_sync()
+        except BaseException:
+            self._release()
+            raise
 
     def _attach(self, new: Settings | None) -> None:
         """Open the directory, hold it, and get at control or, reading, at the frames alone."""
@@ -457,6 +466,10 @@ class Handle(LogCore):
                     table = self._producers.up_to(m, header, pos & 0xFFFFFFFF)
                     return table.done(self.path, who, n), pos
             self._make_ready(0, None)
+
+    def _codec_name(self) -> str:
+        """The log's codec, which never changes."""
+        return self.settings.codec
 
     def _next_seq(self) -> int:
         self._head()

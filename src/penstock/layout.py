@@ -52,6 +52,8 @@ FRAME_HEADER_BYTES = 40
 
 NO_KEY = 0xFFFF
 NULL_HEADER = 0xFFFF
+CODEC_NAME = b"penstock.codec"  # header: the codec of an event, if it is not the log's
+TAG_NAME = b"penstock.tag"  # header, one for each tag
 
 KIND_DATA = 1
 KIND_DELETE = 2

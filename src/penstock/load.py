@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -26,7 +26,7 @@ from penstock._core import Given, Intake
 from penstock.control import position
 from penstock.ending import Active
 from penstock.errors import Conflict, PenstockError, TooLarge, Usage, WrongType
-from penstock.event import ArrowData, Buffer, Entry
+from penstock.event import ArrowData, Entry
 from penstock.producers import Done, Table
 from penstock.recovery import LOAD, NEXT, put_in_place, start_segment, successor_of
 from penstock.segment import Header
@@ -41,14 +41,14 @@ BATCH_BYTES_MAX = 4 << 20
 BATCH_EVENTS_MAX = 20_000
 
 Parts: TypeAlias = dict[str, Any]
-Batch: TypeAlias = "list[Buffer | Entry] | Given"
+Batch: TypeAlias = "list[Any] | Given"
 
 _attempts = itertools.count()
 
 
 def load_into(
     log: Log,
-    values: Iterable[Buffer | Entry] | ArrowData,
+    values: Iterable[Any] | ArrowData,
     parts: Parts,
     *,
     value: str | None,
@@ -57,6 +57,7 @@ def load_into(
     durable: bool,
     timeout: float | None,
     progress: Callable[[int], None] | None,
+    codec: str | None,
 ) -> range:
     """Append all of ``values``; what fits one batch goes the short way."""
     log._check_writable()
@@ -69,20 +70,28 @@ def load_into(
     settings = log.settings
     room = min(BATCH_BYTES_MAX, segment.room_in(settings.segment_size) // 4)
     batches: Iterator[Batch]
+    parts = {**parts, "tags": _kept(parts["tags"])}
     if hasattr(values, "__arrow_c_stream__") or hasattr(values, "__arrow_c_array__"):
-        batches = _given(Intake(values, value, **parts), room)
+        batches = _given(log._intake(values, value, **parts, codec=codec), room)
         parts = {}  # the intake has them
     elif value is not None:
         raise Usage("value= names a column of Arrow data, and these values are none")
     else:
-        batches = _batches(values, room)
+        batches = _batches(_encoded(log, values, parts, codec), room)
     first = next(batches, [])
     second = next(batches, None)
     if not first and who:
         raise Usage(f"there is nothing to load, so nothing to remember of {producer!r}")
     if second is None:
         try:
-            seqs = log.extend(first, **parts, expect=expect, producer=producer, timeout=timeout)
+            seqs = log.extend(
+                first,
+                **parts,
+                expect=expect,
+                producer=producer,
+                timeout=timeout,
+                codec=_core.ENCODED,
+            )
         except TooLarge:
             if len(first) == 1:
                 raise
@@ -110,11 +119,33 @@ def _acknowledge(log: Log, seqs: range, durable: bool, timeout: float | None) ->
     return seqs
 
 
-def _batches(values: Iterable[Buffer | Entry] | ArrowData, room: int) -> Iterator[Batch]:
-    """The values in order, in lists that a segment takes several of."""
+def _kept(tags: Any) -> Any:
+    """Tags that can be gone through more than once; what is none is for ``extend`` to refuse."""
+    return list(tags) if hasattr(tags, "__next__") else tags
+
+
+def _encoded(log: Log, values: Any, parts: Parts, codec: str | None) -> Iterator[Any]:
+    """The values, as bytes; if ``codec`` is not the log's, each with a header that says so."""
     if not hasattr(values, "__iter__"):
         raise WrongType(f"load takes values one after the other, not {type(values).__name__}")
-    batch: list[Buffer | Entry] = []
+    encode, named = log._encoder(codec)
+    if encode is not None and isinstance(values, str | bytes | bytearray | memoryview | dict):
+        raise WrongType(f"load takes values one after the other, not {type(values).__name__}")
+    items = values if encode is None else map(encode, values)
+    if named is None:
+        yield from items
+        return
+    mark = (L.CODEC_NAME.decode(), named.encode())
+    for item in items:
+        entry = item if isinstance(item, Entry) else Entry(item)
+        own = parts["headers"] if entry.headers is None else entry.headers
+        pairs = own.items() if isinstance(own, Mapping) else own or ()
+        yield entry._replace(headers=[*pairs, mark])
+
+
+def _batches(values: Iterator[Any], room: int) -> Iterator[Batch]:
+    """The values in order, in lists that a segment takes several of."""
+    batch: list[Any] = []
     left = room
     for item in values:
         nbytes = L.FRAME_HEADER_BYTES + _length(item.value if isinstance(item, Entry) else item)
@@ -148,7 +179,7 @@ def _length(value: object) -> int:
 class _Private:
     """A log below the log's directory, until its segments become the log's."""
 
-    def __init__(self, log: Log, settings: Settings, first: Buffer | Entry, parts: Parts) -> None:
+    def __init__(self, log: Log, settings: Settings, first: Any, parts: Parts) -> None:
         self._log = log
         self._attached = log._live()
         self._path = os.path.join(log.path, f"{LOAD}{self._attached.token}-{next(_attempts)}.tmp")
@@ -208,7 +239,7 @@ class _Private:
     def extend(self, batch: Batch, parts: Parts) -> None:
         """Take one batch; in halves, if topics and headers make it too large for a segment."""
         try:
-            self.count += len(self._into.extend(batch, **parts))
+            self.count += len(self._into.extend(batch, **parts, codec=_core.ENCODED))
         except TooLarge:
             if len(batch) == 1:
                 raise

@@ -8,14 +8,14 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
-from penstock import files, segment
+from penstock import codecs, files, segment
 from penstock.backup import backup as copy_log
 from penstock.errors import AlreadyExists, NotFound, PenstockError, Usage, WrongType
-from penstock.event import ArrowData, Buffer, Entry, Event, Headers
+from penstock.event import ArrowData, Buffer, Event, Headers
 from penstock.handle import Handle
 from penstock.layout import C_DURABLE_SEQ, C_POISONED
 from penstock.load import load_into
-from penstock.reader import SEQ_MAX, Reader, bounds, key_bytes, topic_bytes
+from penstock.reader import SEQ_MAX, Reader, bounds, key_bytes, tag_bytes, topic_bytes
 from penstock.repair import Plan
 from penstock.repair import repair as repair_log
 from penstock.report import Report
@@ -81,6 +81,7 @@ class Log(Handle):
         until: Time | None = None,
         topic: str | None = None,
         key: Buffer | None = None,
+        tags: Iterable[str] | None = None,
         reverse: bool = False,
         durable: bool = False,
         check: bool = True,
@@ -89,10 +90,10 @@ class Log(Handle):
         """Events from seq ``start`` up to, not including, ``stop``, as the log stands now.
 
         ``since`` and ``until`` bound the events' own times likewise: since <= time < until. With
-        ``reverse`` the newest comes first. ``durable`` leaves out what is not on the device yet.
-        ``check=False`` leaves the checksums unchecked. An event that is damaged raises `Corrupt`;
-        ``damaged="skip"`` goes on with the next one that is not, and ``reader.skipped`` counts
-        the seqs passed over.
+        ``tags``, only events that have all of them. With ``reverse`` the newest comes first.
+        ``durable`` leaves out what is not on the device yet. ``check=False`` leaves the checksums
+        unchecked. An event that is damaged raises `Corrupt`; ``damaged="skip"`` goes on with the
+        next one that is not, and ``reader.skipped`` counts the seqs passed over.
 
         >>> log = penstock.open(path)
         >>> log.extend([b"a", b"b", b"c"])
@@ -114,6 +115,7 @@ class Log(Handle):
             damaged=damaged,
             topic=topic_bytes(topic),
             key=key_bytes(key),
+            tags=tag_bytes(tags),
             since_ns=since_ns,
             until_ns=until_ns,
         )
@@ -127,6 +129,7 @@ class Log(Handle):
         until: Time | None = None,
         topic: str | None = None,
         key: Buffer | None = None,
+        tags: Iterable[str] | None = None,
         columns: Iterable[str] | None = None,
         durable_only: bool = False,
         check: bool = True,
@@ -155,6 +158,7 @@ class Log(Handle):
             until=until,
             topic=topic,
             key=key,
+            tags=tags,
             columns=columns,
             durable_only=durable_only,
             check=check,
@@ -169,6 +173,7 @@ class Log(Handle):
         *,
         topic: str | None = None,
         key: Buffer | None = None,
+        tags: Iterable[str] | None = None,
         timeout: float | None = None,
         spin: float = 0.0,
         durable: bool = False,
@@ -181,7 +186,7 @@ class Log(Handle):
         Iteration ends when none has come for ``timeout`` seconds; never, if that is None. ``spin``
         is how many seconds to look for data without sleeping before each sleep: 0 sleeps at once,
         `math.inf` never sleeps and keeps a core busy. ``durable`` hands out an event only once it
-        is on the device. ``damaged`` is as in `read`.
+        is on the device. ``tags`` and ``damaged`` are as in `read`.
 
         >>> log = penstock.open(path)
         >>> log.append(b"a")
@@ -205,6 +210,7 @@ class Log(Handle):
             damaged=damaged,
             topic=topic_bytes(topic),
             key=key_bytes(key),
+            tags=tag_bytes(tags),
             follows=True,
             durable=durable,
             timeout=timeout,
@@ -253,7 +259,7 @@ class Log(Handle):
 
     def load(
         self,
-        values: Iterable[Buffer | Entry] | ArrowData,
+        values: Iterable[Any] | ArrowData,
         *,
         value: str | None = None,
         key: Buffer | str | None = None,
@@ -265,6 +271,8 @@ class Log(Handle):
         durable: bool = False,
         timeout: float | None = None,
         progress: Callable[[int], None] | None = None,
+        codec: str | None = None,
+        tags: Iterable[str] | None = None,
     ) -> range:
         """Append any amount of events as one atomic unit and return their seqs as a range.
 
@@ -284,13 +292,14 @@ class Log(Handle):
         return load_into(
             self,
             values,
-            {"key": key, "topic": topic, "headers": headers, "time": time},
+            {"key": key, "topic": topic, "headers": headers, "time": time, "tags": tags},
             value=value,
             expect=expect,
             producer=producer,
             durable=durable,
             timeout=timeout,
             progress=progress,
+            codec=codec,
         )
 
     def wait_durable(self, seq: int, timeout: float | None = None) -> None:
@@ -333,7 +342,13 @@ class Log(Handle):
         >>> log.configure(segment_size="1MiB").segment_size
         1048576
         """
-        changed = self.settings.changed(**changes)
+        now = self.settings
+        changed = now.changed(**changes)
+        if changed.codec != now.codec:
+            raise Usage(
+                f"{self.path}: the log's codec is {now.codec!r} for good; to append something else "
+                "give codec= with the append"
+            )
         self._append_settings(changed.to_json())
         return changed
 
@@ -398,6 +413,8 @@ def open(
     any_file_system: bool = False,
     sync_seconds: float | None = None,
     sync_events: int | None = None,
+    codec: str | None = None,
+    schema: Any = None,
     **settings: Any,
 ) -> Log:
     """Open the log at ``path``, or create a segmented log there.
@@ -418,6 +435,12 @@ def open(
     sync_seconds, sync_events : float, int, optional
         Have a thread of this handle sync that long after its first append that is not durable
         yet, or once that many are not; whichever comes first.
+    codec : str, optional
+        How a log that is created turns values into bytes: "bytes" if not given, "json", "msgpack",
+        "lite3" or one that was registered. For a log that exists it must be the log's own.
+    schema : type, optional
+        A msgspec struct, a dataclass or any type that msgspec takes: what this handle appends must
+        fit it, and ``event.data`` is of it. It is not kept in the log.
     **settings
         ``segment_size`` and ``file_mode`` of a log that is created. They never change a log that
         exists: use `Log.configure`.
@@ -434,6 +457,9 @@ def open(
     if mode not in ("rw", "r"):
         raise Usage(f"mode is 'rw' or 'r', not {mode!r}")
     _check_periods(sync_seconds, sync_events)
+    if codec is not None:
+        codecs.find(codec, schema)  # first, so that a misspelt name makes no log
+        settings["codec"] = codec
     wanted = Settings().changed(**settings)
     there = files.is_dir(text)
     if there is False:
@@ -451,6 +477,8 @@ def open(
         any_file_system=any_file_system,
         sync_seconds=sync_seconds,
         sync_events=sync_events,
+        codec=codec,
+        schema=schema,
     )
 
 

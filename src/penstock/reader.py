@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from penstock import layout as L
-from penstock._core import Reader
+from penstock._core import Reader, encode_tags
 from penstock.errors import Corrupt, TooLarge, Usage, WrongType
 from penstock.event import Buffer
 from penstock.times import Time, to_ns
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from penstock.log import Log
 
 
-__all__ = ["SEQ_MAX", "Reader", "bounds", "key_bytes", "topic_bytes"]
+__all__ = ["SEQ_MAX", "Reader", "bounds", "key_bytes", "tag_bytes", "topic_bytes"]
 
 SEQ_MAX = (1 << 64) - 1
 
@@ -27,6 +28,11 @@ def key_bytes(key: Buffer | None) -> bytes | None:
         return bytes(memoryview(key))
     except TypeError:
         raise WrongType(f"key is bytes, not {type(key).__name__}") from None
+
+
+def tag_bytes(tags: Iterable[str] | None) -> bytes | None:
+    """The tags as they stand in frames; None if any event will do."""
+    return None if tags is None else encode_tags(tags) or None
 
 
 def topic_bytes(topic: str | None) -> bytes | None:

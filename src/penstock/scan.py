@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from penstock._core import Batch, BatchStream, Columns, RowReader
 from penstock.errors import NotInstalled, Usage, WrongType
 from penstock.event import Buffer
-from penstock.reader import bounds, key_bytes, topic_bytes
+from penstock.reader import bounds, key_bytes, tag_bytes, topic_bytes
 from penstock.times import Time, to_ns
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class Scan:
         until: Time | None = None,
         topic: str | None = None,
         key: Buffer | None = None,
+        tags: Iterable[str] | None = None,
         columns: Iterable[str] | None = None,
         durable_only: bool = False,
         check: bool = True,
@@ -78,6 +79,7 @@ class Scan:
         )
         self._topic = topic_bytes(topic)
         self._key = key_bytes(key)
+        self._tags = tag_bytes(tags)
         self._columns = Columns([(c, c) for c in _checked(columns)], time_unit)
         self._durable_only = durable_only
         self._check = check
@@ -110,6 +112,7 @@ class Scan:
             damaged=self._damaged,
             topic=self._topic,
             key=self._key,
+            tags=self._tags,
             since_ns=since_ns,
             until_ns=until_ns,
         )

@@ -12,6 +12,8 @@ from penstock.errors import Corrupt, TooLarge, UnsupportedVersion, Usage, WrongT
 
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 _SIZE = re.compile(r"\s*(\d+)\s*([A-Za-z]*)\s*")
+_CODEC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
+BYTES = "bytes"  # the codec that leaves values as they are
 
 
 def parse_size(value: int | str, what: str) -> int:
@@ -35,6 +37,16 @@ def parse_size(value: int | str, what: str) -> int:
     return int(match[1]) * unit
 
 
+def check_codec_name(name: object) -> None:
+    """Refuse what cannot be the name of a codec."""
+    if not isinstance(name, str):
+        raise WrongType(f"codec is the name of one, not {type(name).__name__}")
+    if not _CODEC.fullmatch(name):
+        raise Usage(
+            f"codec {name[:70]!r} is no name: use 1 to 64 letters, digits, dots, dashes, + and _"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What a log was told about itself. It lives in the log, never in a file beside it.
@@ -45,10 +57,14 @@ class Settings:
         Bytes of one segment file. A change holds from the next segment on.
     file_mode : int
         Permission bits of every file of the log; the directory gets the matching x bits.
+    codec : str
+        How values become bytes: "bytes", "json", "msgpack", "lite3" or one that was registered.
+        It is chosen when the log is created and never changes.
     """
 
     segment_size: int = layout.SEGMENT_BYTES_DEFAULT
     file_mode: int = 0o600
+    codec: str = BYTES
 
     def __post_init__(self) -> None:
         for name in ("segment_size", "file_mode"):
@@ -66,6 +82,7 @@ class Settings:
                 f"file_mode {self.file_mode:#o} must let its owner read and write "
                 "and may let group and others, such as 0o660"
             )
+        check_codec_name(self.codec)
 
     @property
     def dir_mode(self) -> int:
@@ -83,8 +100,11 @@ class Settings:
         return replace(self, **changes)
 
     def to_json(self) -> bytes:
-        """The form that headers and settings frames carry."""
-        data = json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode()
+        """The form that headers and settings frames carry; a codec of bytes goes without saying."""
+        said = asdict(self)
+        if self.codec == BYTES:
+            del said["codec"]
+        data = json.dumps(said, sort_keys=True, separators=(",", ":")).encode()
         if len(data) > layout.SETTINGS_BYTES_MAX:
             raise TooLarge(
                 f"the settings take {len(data)} bytes; at most {layout.SETTINGS_BYTES_MAX}"

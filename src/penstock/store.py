@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from penstock import files, segment
-from penstock._core import SegmentMap
+from penstock._core import Coder, SegmentMap
 from penstock.errors import Corrupt, Gap, Io, NotFound
 from penstock.segment import Header
 
@@ -26,12 +26,18 @@ class Store:
     """What a handle knows about the files of its log."""
 
     def __init__(
-        self, path: str, uuid: bytes | None, recent: list[SegmentMap], active: Callable[[], int]
+        self,
+        path: str,
+        uuid: bytes | None,
+        recent: list[SegmentMap],
+        active: Callable[[], int],
+        coder: Coder | None = None,
     ) -> None:
         self.path = path
         self.uuid = uuid
         self.recent = recent
         self.active = active
+        self.coder = coder  # what decodes the events that are read through a map
         self.spurious: dict[str, str] = {}
         self.names: list[str] = []  # as last listed, foreign ones too
         self._bases: list[int] | None = None
@@ -57,6 +63,7 @@ class Store:
 
     def keep(self, m: SegmentMap) -> SegmentMap:
         """Take ``m`` among the recently used maps, in place of an older map of that segment."""
+        m.coder = self.coder
         self.recent[:] = [k for k in self.recent if k.base_seq != m.base_seq]
         self.recent.append(m)
         del self.recent[:-MAPS_MAX]

@@ -20,6 +20,7 @@ NATURAL = {
     "FileExistsError": FileExistsError,
     "PermissionError": PermissionError,
     "OSError": OSError,
+    "ImportError": ImportError,
 }
 
 

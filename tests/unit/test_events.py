@@ -153,6 +153,6 @@ def test_an_event_has_no_constructor() -> None:
 
 def test_entries_are_tuples() -> None:
     """Entry has a value and, by name or place, what may go with it."""
-    entry = penstock.Entry(b"v", b"k", "t", {"h": None}, 5)
-    assert entry == (b"v", b"k", "t", {"h": None}, 5)
-    assert penstock.Entry(b"v") == (b"v", None, None, None, None)
+    entry = penstock.Entry(b"v", b"k", "t", {"h": None}, 5, ["ok"])
+    assert entry == (b"v", b"k", "t", {"h": None}, 5, ["ok"])
+    assert penstock.Entry(b"v") == (b"v", None, None, None, None, None)

@@ -23,6 +23,8 @@ USES: dict[str, Callable[[penstock.Log], Any]] = {
     "iter": list,
     "reversed": lambda log: list(reversed(log)),
     "read": lambda log: log.read(),
+    "scan": lambda log: log.scan(),
+    "scan run": lambda log: list(log.scan().to_batches()),
     "follow": lambda log: log.follow(),
     "follow start": lambda log: log.follow("start"),
     "follow seq": lambda log: list(log.follow(1, timeout=0)),
