@@ -136,12 +136,20 @@ class Log(Handle):
         damaged: Literal["raise", "skip"] = "raise",
         time_unit: Literal["ns", "us"] = "ns",
         batch_rows: int = BATCH_ROWS,
+        schema: Any = None,
+        codec: str | None = None,
+        malformed: Literal["raise", "null", "drop"] = "raise",
     ) -> Scan:
         """Events as Arrow columns, for pyarrow, pandas, polars and DuckDB.
 
         Which events is said as in `read`. ``columns`` are some of seq, time, append_time, topic,
         key, value and headers, in the order wanted; all but append_time if not given. Nothing is
         read until one of the scan's methods asks for it.
+
+        With a ``schema``, be it a pyarrow schema, a mapping of names to types, a msgspec Struct or
+        a dataclass, the fields of values are columns too: ``data.name``, or just ``name`` where no
+        other column is called so. ``codec`` says how values are encoded if the log does not, and
+        ``malformed`` what becomes of those that do not fit: an error, nulls, or nothing.
 
         >>> log = penstock.open(path)
         >>> log.extend([b"a", b"b", b"c"], topic="letters")
@@ -165,6 +173,9 @@ class Log(Handle):
             damaged=damaged,
             time_unit=time_unit,
             batch_rows=batch_rows,
+            schema=schema,
+            codec=codec,
+            malformed=malformed,
         )
 
     def follow(

@@ -7,13 +7,16 @@ Arrow's C stream interface takes a scan as it is.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock._core import Batch, BatchStream, Columns, RowReader
-from penstock.errors import NotInstalled, Usage, WrongType
+from penstock.codecs import find as find_codec
+from penstock.errors import Usage, WrongType
 from penstock.event import Buffer
+from penstock.fields import PREFIX, Fields, arrow_schema
+from penstock.needs import needed
+from penstock.needs import pyarrow as _pyarrow
 from penstock.reader import bounds, key_bytes, tag_bytes, topic_bytes
 from penstock.times import Time, to_ns
 
@@ -59,6 +62,9 @@ class Scan:
         damaged: Literal["raise", "skip"] = "raise",
         time_unit: Literal["ns", "us"] = "ns",
         batch_rows: int = BATCH_ROWS,
+        schema: Any = None,
+        codec: str | None = None,
+        malformed: Literal["raise", "null", "drop"] = "raise",
     ) -> None:
         for name, seq in (("start", start), ("stop", stop)):
             if seq is not None and (isinstance(seq, bool) or not isinstance(seq, int)):
@@ -80,7 +86,18 @@ class Scan:
         self._topic = topic_bytes(topic)
         self._key = key_bytes(key)
         self._tags = tag_bytes(tags)
-        self._columns = Columns([(c, c) for c in _checked(columns)], time_unit)
+        self._fields: Fields | None = None
+        self._shown: list[tuple[str, str | None]] = []  # with fields: names, and which are fields
+        if schema is None:
+            if codec is not None or malformed != "raise":
+                raise Usage("codec= and malformed= are for a scan with a schema")
+            base = _base_columns(columns)
+        else:
+            self._fields = _fields_for(log, schema, codec, malformed)
+            self._shown = _with_fields(columns, self._fields.schema.names)
+            own = [name for name, field in self._shown if field is None]
+            base = [*own, *(c for c in ("seq", "value", "headers") if c not in own)]
+        self._columns = Columns([(c, c) for c in base], time_unit)
         self._durable_only = durable_only
         self._check = check
         self._damaged: Literal["raise", "skip"] = damaged
@@ -127,7 +144,37 @@ class Scan:
     @property
     def schema(self) -> pyarrow.Schema:
         """Names and types of the columns, for pyarrow."""
-        return _pyarrow().schema(self._columns)
+        pa = _pyarrow()
+        base = pa.schema(self._columns)
+        if self._fields is None:
+            return base
+        found = []
+        for name, field in self._shown:
+            if field is None:
+                found.append(base.field(name))
+            else:
+                found.append(self._fields.schema.field(field).with_name(name).with_nullable(True))
+        return pa.schema(found)
+
+    def _record_batches(self, rows: int, nbytes: int) -> Iterator[pyarrow.RecordBatch]:
+        pa = _pyarrow()
+        for batch in self._batches(rows, nbytes):
+            record = pa.record_batch(batch)
+            if self._fields is not None:
+                record = self._decoded(record, self._fields)
+            if record.num_rows:
+                yield record
+
+    def _decoded(self, record: pyarrow.RecordBatch, fields: Fields) -> pyarrow.RecordBatch:
+        """A batch with its values taken apart."""
+        pa = _pyarrow()
+        table, keep = fields.parse(record, self._log.path)
+        arrays = [
+            record.column(name) if field is None else _one_chunk(table.column(field))
+            for name, field in self._shown
+        ]
+        decoded = pa.record_batch(arrays, schema=self.schema)
+        return decoded if keep is None else decoded.filter(keep)
 
     def to_batches(self) -> Iterator[pyarrow.RecordBatch]:
         """The events as record batches, one after the other; memory does not grow with the log.
@@ -138,9 +185,7 @@ class Scan:
         >>> [batch.num_rows for batch in log.scan(batch_rows=2).to_batches()]
         [2, 1]
         """
-        record_batch = _pyarrow().record_batch
-        for batch in self._batches(self._batch_rows, BATCH_BYTES):
-            yield record_batch(batch)
+        return self._record_batches(self._batch_rows, BATCH_BYTES)
 
     def to_arrow(self) -> pyarrow.Table:
         """All of it as one table in memory.
@@ -151,28 +196,31 @@ class Scan:
         >>> log.scan(columns=["seq", "value"]).to_arrow().to_pydict()
         {'seq': [1, 2, 3], 'value': [b'a', b'b', b'c']}
         """
-        pa = _pyarrow()
-        batches = [pa.record_batch(b) for b in self._batches(TABLE_ROWS, TABLE_BYTES)]
-        return pa.Table.from_batches(batches, self.schema)
+        batches = list(self._record_batches(TABLE_ROWS, TABLE_BYTES))
+        return _pyarrow().Table.from_batches(batches, self.schema)
 
     def to_pandas(self, **options: Any) -> pandas.DataFrame:
         """All of it as a pandas frame; ``options`` go to `pyarrow.Table.to_pandas`."""
-        _needed("pandas", "pandas")
+        needed("pandas", "pandas")
         return self.to_arrow().to_pandas(**options)
 
     def to_polars(self) -> polars.DataFrame:
         """All of it as a polars frame."""
-        frame = _needed("polars", "polars").DataFrame(_Stream(self, TABLE_ROWS, TABLE_BYTES))
+        frame = needed("polars", "polars").DataFrame(_Stream(self, TABLE_ROWS, TABLE_BYTES))
         return frame  # type: ignore[no-any-return]
 
     def __arrow_c_schema__(self) -> object:
-        return self._columns.__arrow_c_schema__()
+        return (self._columns if self._fields is None else self.schema).__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self._stream(self._batch_rows, BATCH_BYTES)
 
     def _stream(self, rows: int, nbytes: int) -> object:
-        return BatchStream(self._columns, self._run(rows, nbytes)).capsule()
+        if self._fields is None:
+            return BatchStream(self._columns, self._run(rows, nbytes)).capsule()
+        batches = self._record_batches(rows, nbytes)
+        reader = _pyarrow().RecordBatchReader.from_batches(self.schema, batches)
+        return reader.__arrow_c_stream__()
 
 
 class _Stream:
@@ -189,31 +237,57 @@ class _Stream:
         return self._scan._stream(*self._size)
 
 
-def _checked(columns: Iterable[str] | None) -> tuple[str, ...]:
-    if columns is None:
-        return DEFAULT_COLUMNS
-    if isinstance(columns, str):
-        raise WrongType(f"columns is a list of names, such as [{columns!r}], not one name")
-    found = tuple(columns)
+def _fields_for(log: Log, schema: Any, codec: str | None, malformed: str) -> Fields:
+    if malformed not in ("raise", "null", "drop"):
+        raise Usage(f"malformed is 'raise', 'null' or 'drop', not {malformed!r}")
+    name = log.settings.codec if codec is None else codec
+    if find_codec(name) == (None, None):
+        raise Usage(
+            f"{log.path}: its codec is 'bytes', which has no fields; if the values are JSON all "
+            "the same, say codec='json'"
+        )
+    return Fields(arrow_schema(schema), name, malformed)
+
+
+def _one_chunk(column: Any) -> Any:
+    chunks = column.chunks
+    return chunks[0] if len(chunks) == 1 else _pyarrow().concat_arrays(chunks)
+
+
+def _base_columns(columns: Iterable[str] | None) -> list[str]:
+    """The columns of a scan without a schema, checked."""
+    found = list(DEFAULT_COLUMNS if columns is None else _listed(columns))
     for name in found:
         if name not in COLUMNS:
             raise Usage(f"there is no column {name!r}; there are {', '.join(COLUMNS)}")
     return found
 
 
-def _needed(module: str, package: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise NotInstalled(
-            f"this needs {package}, which is not installed: pip install {package}"
-        ) from error
+def _with_fields(columns: Iterable[str] | None, fields: list[str]) -> list[tuple[str, str | None]]:
+    """Names of the columns of a scan with a schema, and the fields that they are, if they are."""
+
+    def named(field: str) -> str:
+        return PREFIX + field if field in COLUMNS else field
+
+    if columns is None:
+        own: list[tuple[str, str | None]] = [(c, None) for c in DEFAULT_COLUMNS if c != "value"]
+        return own + [(named(f), f) for f in fields]
+    found: list[tuple[str, str | None]] = []
+    for name in _listed(columns):
+        field = name.removeprefix(PREFIX) if isinstance(name, str) else name
+        if name in COLUMNS:
+            found.append((name, None))
+        elif field in fields:
+            found.append((name, field))
+        else:
+            there = ", ".join([*COLUMNS, *map(named, fields)])
+            raise Usage(f"there is no column {name!r}; there are {there}")
+    if len({name for name, _ in found}) < len(found):
+        raise Usage("a column is asked for twice")
+    return found
 
 
-def _pyarrow() -> Any:
-    try:
-        return importlib.import_module("pyarrow")
-    except ImportError as error:
-        raise NotInstalled(
-            "this needs pyarrow, which is not installed: pip install 'penstock[arrow]'"
-        ) from error
+def _listed(columns: Iterable[str]) -> list[str]:
+    if isinstance(columns, str):
+        raise WrongType(f"columns is a list of names, such as [{columns!r}], not one name")
+    return list(columns)

@@ -1,0 +1,239 @@
+"""Fields: values decoded into typed columns, for scans that are given a schema.
+
+JSON goes through pyarrow's parser, many values at a time; other codecs object by object. What does
+not fit the schema is found row by row, only where a batch has such a row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from penstock import _core, codecs
+from penstock import layout as L
+from penstock.errors import BadData, Usage, WrongType
+from penstock.needs import pyarrow
+
+PREFIX = "data."
+_CODEC = L.CODEC_NAME.decode()
+_PLAIN: dict[Any, str] = {
+    str: "string",
+    int: "int64",
+    float: "float64",
+    bool: "bool_",
+    bytes: "binary",
+    dt.datetime: "timestamp_us",
+    dt.date: "date32",
+}
+
+
+def arrow_schema(schema: Any) -> Any:
+    """A pyarrow schema for what a user gives: one already, a mapping, a struct or a dataclass."""
+    pa = pyarrow()
+    if isinstance(schema, pa.Schema):
+        found = schema
+    elif isinstance(schema, Mapping):
+        found = pa.schema([(name, arrow_type(kind)) for name, kind in schema.items()])
+    elif _has_fields(schema):
+        found = pa.schema(list(arrow_type(schema)))
+    else:
+        raise WrongType(
+            "schema is a pyarrow schema, a mapping of names to types, a msgspec Struct or a "
+            f"dataclass, not {schema!r}"
+        )
+    if not len(found) or len(set(found.names)) != len(found):
+        raise Usage("a schema has fields, each with a name of its own")
+    return found
+
+
+def _has_fields(kind: Any) -> bool:
+    return isinstance(kind, type) and (
+        dataclasses.is_dataclass(kind) or hasattr(kind, "__struct_fields__")
+    )
+
+
+def arrow_type(kind: Any) -> Any:
+    """The pyarrow type for a type, be it pyarrow's or Python's."""
+    pa = pyarrow()
+    if isinstance(kind, pa.DataType):
+        return kind
+    if isinstance(kind, str):
+        try:
+            return pa.type_for_alias(kind)
+        except ValueError:
+            raise Usage(f"there is no Arrow type {kind!r}") from None
+    if isinstance(kind, type) and kind in _PLAIN:
+        name = _PLAIN[kind]
+        return pa.timestamp("us", "UTC") if name == "timestamp_us" else getattr(pa, name)()
+    if _has_fields(kind):
+        hints = typing.get_type_hints(kind)
+        return pa.struct([(name, arrow_type(hint)) for name, hint in hints.items()])
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        some = [a for a in args if a is not types.NoneType]
+        if len(some) == 1:
+            return arrow_type(some[0])
+    if origin is typing.Annotated:
+        return arrow_type(args[0])
+    if origin in (list, Sequence, tuple, set, frozenset) and args:
+        return pa.list_(arrow_type(args[0]))
+    raise Usage(f"{kind!r} stands for no Arrow type; give a pyarrow type instead")
+
+
+class Fields:
+    """How the values of batches become columns."""
+
+    def __init__(self, schema: Any, codec: str, malformed: str) -> None:
+        self.schema = schema
+        self.codec = codec
+        self.malformed = malformed
+        self._decoders: dict[str, Callable[[bytes], Any]] = {}
+
+    def parse(self, batch: Any, path: str) -> tuple[Any, Any]:
+        """Columns for the rows of ``batch``, which has seq, value and headers; and which to keep.
+
+        The second is None where all rows are kept.
+        """
+        pa = pyarrow()
+        values = batch.column("value")
+        names = _codecs_of(batch.column("headers"), self.codec)
+        if self.codec == "json" and names is None:
+            table, bad = self._json(values)
+        else:
+            table, bad = self._objects(values, names)
+        if not bad:
+            return table, None
+        if self.malformed == "raise":
+            row = min(bad)
+            raise BadData(
+                f"{path}: the value of seq {batch.column('seq')[row].as_py()} does not fit the "
+                f"schema of the scan: {bad[row]}; malformed='null' or 'drop' goes on without it",
+                path=path,
+                seq=batch.column("seq")[row].as_py(),
+            )
+        if self.malformed == "null":
+            return table, None
+        keep = [i not in bad for i in range(len(values))]
+        return table, pa.array(keep, pa.bool_())
+
+    def _json(self, values: Any) -> tuple[Any, dict[int, str]]:
+        """Parse all values as one run of text."""
+        _, offsets, data = values.buffers()
+        wrong = _core.not_objects(offsets, data or b"", values.offset, len(values))
+        bad = {i: "it is not the text of one JSON object" for i in wrong if values[i].is_valid}
+        out = set(wrong)
+        good = [i for i in range(len(values)) if i not in out] if out else range(len(values))
+        chosen = values.take(pyarrow().array(good, "int64")) if out else values
+        pieces: list[tuple[int, Any]] = []
+        for start, table, why in _parse_run(chosen, 0, self.schema):
+            if table is None:
+                bad[good[start]] = why
+            else:
+                pieces.append((start, table))
+        return self._in_place(len(values), good, pieces), bad
+
+    def _in_place(self, count: int, good: Sequence[int], pieces: list[tuple[int, Any]]) -> Any:
+        """The parsed rows where they belong, and nulls elsewhere."""
+        pa = pyarrow()
+        tables = [table for _, table in pieces]
+        whole = pa.concat_tables(tables) if tables else self.schema.empty_table()
+        if whole.num_rows == count:
+            return whole
+        place: list[int | None] = [None] * count
+        at = 0
+        for start, table in pieces:
+            for i in range(table.num_rows):
+                place[good[start + i]] = at
+                at += 1
+        return whole.take(pa.array(place, "int64"))
+
+    def _objects(self, values: Any, names: list[str] | None) -> tuple[Any, dict[int, str]]:
+        """Decode value by value, with the codec that each was written with."""
+        pa = pyarrow()
+        bad: dict[int, str] = {}
+        rows: list[Mapping[str, Any]] = []
+        for i, value in enumerate(values.to_pylist()):
+            row: Any = {}
+            if value is not None:
+                try:
+                    row = self._decode(names[i] if names is not None else self.codec, value)
+                    for field in self.schema:
+                        pa.scalar(row.get(field.name), field.type)
+                except Exception as error:
+                    bad[i], row = str(error), {}
+            rows.append(row)
+        columns = [pa.array([r.get(f.name) for r in rows], f.type) for f in self.schema]
+        return pa.table(columns, schema=self.schema), bad
+
+    def _decode(self, name: str, value: bytes) -> Mapping[str, Any]:
+        if name not in self._decoders:
+            _, decode = codecs.find(name)
+            if decode is None:
+                raise BadData("it is plain bytes, which have no fields")
+            self._decoders[name] = decode
+        found = self._decoders[name](value)
+        found = found.to_python() if hasattr(found, "to_python") else found
+        if not isinstance(found, Mapping):
+            raise BadData(f"it is a {type(found).__name__}, and only an object has fields")
+        return found
+
+
+def _parse_run(values: Any, start: int, schema: Any) -> Iterator[tuple[int, Any, str]]:
+    """Parse texts of objects; where one is wrong, in halves until it is alone."""
+    if not len(values):
+        return
+    try:
+        yield start, _parse_text(values, schema), ""
+        return
+    except (ValueError, OSError) as error:  # pyarrow's own errors are these
+        why = str(error)
+    if len(values) == 1:
+        yield start, None, why
+        return
+    half = len(values) // 2
+    yield from _parse_run(values.slice(0, half), start, schema)
+    yield from _parse_run(values.slice(half), start + half, schema)
+
+
+def _parse_text(values: Any, schema: Any) -> Any:
+    import pyarrow as pa
+    from pyarrow import json
+
+    _, offsets, data = values.buffers()
+    at = memoryview(offsets).cast("i")
+    first, last = at[values.offset], at[values.offset + len(values)]
+    text = data.slice(first, last - first)
+    table = json.read_json(
+        pa.BufferReader(text),
+        json.ReadOptions(use_threads=False, block_size=len(text) + 1),
+        json.ParseOptions(
+            explicit_schema=schema,
+            newlines_in_values=True,
+            unexpected_field_behavior="ignore",
+        ),
+    )
+    if table.num_rows != len(values):
+        raise ValueError("it is not one JSON object")
+    return table.select(schema.names).cast(schema)
+
+
+def _codecs_of(headers: Any, own: str) -> list[str] | None:
+    """The codec of each row, if a row has another than the log's."""
+    import pyarrow.compute as pc
+
+    pairs = headers.flatten()
+    marks = pc.equal(pairs.field("key"), _CODEC)
+    if not len(pairs) or not pc.any(marks).as_py():
+        return None
+    found = []
+    for row in headers.to_pylist():
+        name = own
+        for pair in row:
+            if pair["key"] == _CODEC and pair["value"] is not None:
+                name = pair["value"].decode("utf-8", "replace")
+        found.append(name)
+    return found if any(name != own for name in found) else None

@@ -1,0 +1,23 @@
+"""Packages that some calls need and Penstock does without: imported when they are."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from penstock.errors import NotInstalled
+
+
+def needed(module: str, install: str) -> Any:
+    """The module, or an error that says what to install."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise NotInstalled(
+            f"this needs {module}, which cannot be imported ({error}): pip install {install}"
+        ) from error
+
+
+def pyarrow() -> Any:
+    """The module pyarrow."""
+    return needed("pyarrow", "'penstock[arrow]'")
