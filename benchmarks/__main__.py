@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks import (
     append,
+    arrow,
     durable,
     instructions,
     latency,
@@ -42,6 +43,10 @@ BENCHMARKS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "periodic": durable.periodic,
     "recovery": recovery.recovery,
     "verify": verify.verify,
+    "scan": arrow.scan,
+    "select": arrow.select,
+    "extend-arrow": arrow.extend_arrow,
+    "stream-memory": arrow.stream_memory,
     "sizes": sizes.sizes,
     "instructions": instructions.instructions,
 }

@@ -147,6 +147,7 @@ cdef extern from "_native.h" nogil:
     char *psk_alloc_huge(uint64_t nbytes)
     void psk_copy16(void *to, const void *from_)
     void psk_let_go(char *start, size_t nbytes)
+    void psk_populate_read(const char *start, size_t nbytes)
     void psk_redirty(char *base, uint64_t start, uint64_t stop)
     int psk_fallocate(int fd, int mode, int64_t offset, int64_t nbytes)
     uint64_t psk_fs_magic(int fd)

@@ -46,6 +46,9 @@
 #define PSK_IS_PORTABLE 0
 #endif
 
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
@@ -434,6 +437,9 @@ static void psk_populate(char *start, size_t bytes) {
  * runs the process for it: once per page. In a virtual machine that halves the speed of appends beside a sync. */
 static void psk_let_go(char *start, size_t bytes) { madvise(start, bytes, MADV_DONTNEED); }
 
+/* Map pages that are about to be read, in one call; where that cannot be done, they come one by one. */
+static void psk_populate_read(const char *start, size_t bytes) { madvise((void *)start, bytes, MADV_POPULATE_READ); }
+
 static void *psk_filler_run(void *arg) {
     psk_filler *f = (psk_filler *)arg;
     pthread_mutex_lock(&f->mutex);
@@ -564,6 +570,7 @@ static inline int psk_fallocate(int fd, int mode, int64_t offset, int64_t bytes)
 
 static char *psk_alloc_huge(uint64_t bytes) {
     void *p = NULL;
+    bytes = (bytes + PSK_HUGE_PAGE - 1) / PSK_HUGE_PAGE * PSK_HUGE_PAGE;
     if (posix_memalign(&p, PSK_HUGE_PAGE, bytes)) return NULL;
     madvise(p, bytes, MADV_HUGEPAGE);
     return (char *)p;

@@ -6,6 +6,7 @@ cdef enum:
     SWEEP_FRAMES = 64       # frames whose checksums are taken before any of them is looked at
     ROWS_START = 1024
     PREFETCH_BYTES = 2048
+    WINDOW_BYTES = 8388608  # of a segment that a scan has mapped at a time
 
 
 cdef enum Swept:
@@ -70,38 +71,49 @@ cdef void rows_free(Rows *r) noexcept nogil:
     text_free(&r.values)
 
 
-cdef inline bint grow(void **p, uint64_t nbytes) noexcept nogil:
-    cdef void *to = realloc(p[0], nbytes)
-    if to == NULL:
-        return False
+cdef bint grow(void **p, uint64_t before, uint64_t nbytes) noexcept nogil:
+    """Have ``nbytes`` bytes of memory instead of ``before``."""
+    cdef void *to
+    if nbytes < PSK_HUGE_PAGE:
+        to = realloc(p[0], nbytes)
+        if to == NULL:
+            return False
+    else:
+        to = psk_alloc_huge(nbytes)
+        if to == NULL:
+            return False
+        if before:
+            memcpy(to, p[0], before)
+        free(p[0])
     p[0] = to
     return True
 
 
 cdef bint text_rows(Text *t, uint64_t before, uint64_t rows) noexcept nogil:
     """Have room for ``rows`` rows instead of ``before``."""
-    if not grow(<void **>&t.offsets, (rows + 1) * 4):
+    if not grow(<void **>&t.offsets, (before + 1) * 4 if before else 0, (rows + 1) * 4):
         return False
     if before == 0:
         t.offsets[0] = 0
     if t.valid != NULL:
-        if not grow(<void **>&t.valid, (rows + 7) // 8):
+        if not grow(<void **>&t.valid, (before + 7) // 8, (rows + 7) // 8):
             return False
         memset(t.valid + (before + 7) // 8, 0xFF, (rows + 7) // 8 - (before + 7) // 8)
     return True
 
 
-cdef bint rows_grow(Rows *r) noexcept nogil:
-    """Have room for twice as many rows."""
-    cdef uint64_t to = r.room * 2 if r.room else ROWS_START
+cdef bint rows_grow(Rows *r, uint64_t to) noexcept nogil:
+    """Have room for ``to`` rows."""
     cdef uint32_t w = r.wanted
-    if (w >> COLUMN_SEQ & 1 and not grow(<void **>&r.seq, to * 8)) or (
-        w >> COLUMN_TIME & 1 and not grow(<void **>&r.time, to * 8)) or (
-        w >> COLUMN_APPEND_TIME & 1 and not grow(<void **>&r.append_time, to * 8)) or (
+    to = (to + 7) & ~<uint64_t>7  # whole bytes of bits
+    if (w >> COLUMN_SEQ & 1 and not grow(<void **>&r.seq, r.room * 8, to * 8)) or (
+        w >> COLUMN_TIME & 1 and not grow(<void **>&r.time, r.room * 8, to * 8)) or (
+        w >> COLUMN_APPEND_TIME & 1 and not grow(<void **>&r.append_time, r.room * 8, to * 8)) or (
         w >> COLUMN_TOPIC & 1 and not text_rows(&r.topic, r.room, to)) or (
         w >> COLUMN_KEY & 1 and not text_rows(&r.key, r.room, to)) or (
         w >> COLUMN_VALUE & 1 and not text_rows(&r.value, r.room, to)) or (
-        w >> COLUMN_HEADERS & 1 and not grow(<void **>&r.lists, (to + 1) * 4)
+        w >> COLUMN_HEADERS & 1
+        and not grow(<void **>&r.lists, (r.room + 1) * 4 if r.room else 0, (to + 1) * 4)
     ):
         return False
     if r.room == 0 and w >> COLUMN_HEADERS & 1:
@@ -113,20 +125,10 @@ cdef bint rows_grow(Rows *r) noexcept nogil:
 cdef bint text_grow(Text *t, uint64_t nbytes) noexcept nogil:
     """Have room for ``nbytes`` more, and then some."""
     cdef uint64_t to = t.room * 2
-    cdef char *data
     if to < t.used + nbytes + 65536:
         to = t.used + nbytes + 65536
-    if to < PSK_HUGE_PAGE:
-        if not grow(<void **>&t.data, to):
-            return False
-    else:
-        to = (to + PSK_HUGE_PAGE - 1) // PSK_HUGE_PAGE * PSK_HUGE_PAGE
-        data = psk_alloc_huge(to)
-        if data == NULL:
-            return False
-        memcpy(data, t.data, t.used)
-        free(t.data)
-        t.data = data
+    if not grow(<void **>&t.data, t.used, to):
+        return False
     t.room = to
     return True
 
@@ -345,9 +347,8 @@ cdef bint take_pairs(Rows *r, const char *at, uint32_t left) noexcept nogil:
 cdef bint rows_take(Rows *r, const Pick *picks, uint64_t n) noexcept nogil:
     """Take events that are known to fit, column by column; False: no memory."""
     cdef uint64_t i, row = r.count
-    while row + n > r.room:
-        if not rows_grow(r):
-            return False
+    if row + n > r.room and not rows_grow(r, max(2 * r.room, <uint64_t>ROWS_START)):
+        return False
     if r.wanted >> COLUMN_SEQ & 1:
         for i in range(n):
             r.seq[row + i] = <int64_t>psk_get64(picks[i].p + PSK_FRAME_SEQ)
@@ -455,7 +456,7 @@ cdef bint rows_export(Rows *r, const int *columns, int n, ArrowArray *a) noexcep
     """Make ``a`` the batch; the rows have no buffers any more. False: no memory, nothing is made."""
     cdef int i
     cdef bint made = True
-    if r.room == 0 and not rows_grow(r):
+    if r.room == 0 and not rows_grow(r, ROWS_START):
         return False
     if not array_make(a, <int64_t>r.count, 0, 1, n):
         return False
@@ -578,6 +579,8 @@ cdef class RowReader(Reader):
     cdef Columns columns
     cdef uint64_t rows_max, bytes_max
     cdef bint busy
+    cdef SegmentMap window    # the map of which pages are held
+    cdef uint64_t window_start, window_end
 
     def shape(self, Columns columns, uint64_t rows_max, uint64_t bytes_max):
         """Set which columns a batch has and how large it gets."""
@@ -613,8 +616,11 @@ cdef class RowReader(Reader):
         cdef FrameState behind  # of the frame behind those that were gathered
         cdef Swept rc = SWEPT_ALL
         end = self.limit
-        if self.blocks and self.block_end < end:
-            end = self.block_end
+        if self.blocks:
+            if self.block_end < end:
+                end = self.block_end
+        elif self.window_end < end:
+            end = self.window_end
         while self.at < end and rc == SWEPT_ALL:
             n = 0
             at = self.at
@@ -691,6 +697,38 @@ cdef class RowReader(Reader):
                 rc = SWEPT_BAD
         return rc
 
+    cdef int reserve(self, Rows *r) except -1:
+        """Have memory for what is likely to come; what of it is not touched costs nothing."""
+        cdef uint64_t rows = min(self.stop - self.next, self.rows_max, (self.limit - self.at) // 48 + 64)
+        if (rows > r.room and not rows_grow(r, rows)) or (
+            r.wanted >> COLUMN_VALUE & 1
+            and not text_reserve(&r.value, min(self.limit - self.at, self.bytes_max))
+        ):
+            raise MemoryError
+        return 0
+
+    cdef int move_window(self) except -1:
+        """Map the pages that come next, and let go of those that were read.
+
+        A scan of any length then has a few megabytes of a log in its memory, and the kernel maps
+        them in one go instead of by a fault every few pages.
+        """
+        cdef uint64_t stop
+        self.leave_window()
+        self.window = self.map
+        self.window_start = self.at & ~<uint64_t>(PSK_PAGE - 1)
+        self.window_end = self.window_start + WINDOW_BYTES
+        stop = min(self.window_end, (self.limit + PSK_PAGE - 1) & ~<uint64_t>(PSK_PAGE - 1))
+        with nogil:
+            psk_populate_read(self.base + self.window_start, stop - self.window_start)
+        return 0
+
+    cdef int leave_window(self) except -1:
+        if self.window is not None:
+            self.window.let_go(self.window_start, min(self.window_end, self.window.mapped))
+        self.window = None
+        return 0
+
     cdef int fill(self, Rows *r) except -1:
         """Take events until the batch is full or nothing more is published or asked for."""
         cdef Swept rc
@@ -701,11 +739,11 @@ cdef class RowReader(Reader):
             while self.at < self.limit and self.next < self.stop:
                 if self.blocks and self.at >= self.block_end:
                     self.skip_blocks()
+                elif not self.blocks and (self.window is not self.map or self.at >= self.window_end):
+                    self.move_window()
                 holes = self.map.generation > 0
-                if r.count == 0 and not self.filtered and r.wanted >> COLUMN_VALUE & 1:
-                    # The values can be as long as that; memory that is not touched costs nothing.
-                    if not text_reserve(&r.value, min(self.limit - self.at, self.bytes_max)):
-                        raise MemoryError
+                if r.count == 0 and not self.filtered:
+                    self.reserve(r)
                 with nogil:
                     rc = self.sweep(r, holes, &state)
                 if rc == SWEPT_FULL:
@@ -763,6 +801,7 @@ cdef class RowReader(Reader):
         try:
             self.fill(&rows)
             if rows.count == 0:
+                self.leave_window()
                 return None
             made = Batch.__new__(Batch)
             made.columns = self.columns

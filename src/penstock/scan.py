@@ -7,10 +7,12 @@ Arrow's C stream interface takes a scan as it is.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal
 
-from penstock._core import Batch, BatchStream, Columns, RowReader
+from penstock._core import BatchStream, Columns, RowReader
 from penstock.codecs import find as find_codec
 from penstock.errors import Usage, WrongType
 from penstock.event import Buffer
@@ -31,8 +33,9 @@ COLUMNS = ("seq", "time", "append_time", "topic", "key", "value", "headers")
 DEFAULT_COLUMNS = ("seq", "time", "topic", "key", "value", "headers")
 BATCH_ROWS = 65_536
 BATCH_BYTES = 16 << 20
-TABLE_ROWS = 1 << 20  # of one chunk of a table that is held in memory anyway
-TABLE_BYTES = 128 << 20
+TABLE_SIZE = (1 << 18, 64 << 20)  # of one chunk of a table that is held in memory anyway
+PART_SEQS = 1 << 18  # what one thread reads of such a table at a time
+THREADS_MAX = 8
 ROWS_MAX = 1 << 30
 BYTES_MAX = 1 << 30  # so that offsets of 32 bits reach over a batch, whatever its last value
 
@@ -98,11 +101,12 @@ class Scan:
             own = [name for name, field in self._shown if field is None]
             base = [*own, *(c for c in ("seq", "value", "headers") if c not in own)]
         self._columns = Columns([(c, c) for c in base], time_unit)
+        self._picks = self._topic is not None or self._times != (None, None)  # by the index
         self._durable_only = durable_only
         self._check = check
         self._damaged: Literal["raise", "skip"] = damaged
         self._batch_rows = batch_rows
-        self._reader: RowReader | None = None
+        self._readers: list[RowReader] = []  # of the last run
 
     def __repr__(self) -> str:
         return f"<penstock.Scan of {self._log.path!r}>"
@@ -110,17 +114,16 @@ class Scan:
     @property
     def skipped(self) -> int:
         """How many seqs the last run passed over because they are damaged."""
-        return self._reader.skipped if self._reader is not None else 0
+        return sum(reader.skipped for reader in self._readers)
 
-    def _run(self, rows: int, nbytes: int) -> RowReader:
-        """Begin to read, from the first event asked for."""
-        lowest, end, since_ns, until_ns = bounds(
-            self._log,
-            *self._range,
-            *self._times,
-            self._durable_only,
-            skip=self._damaged == "skip",
-        )
+    def _begin(self) -> tuple[int, int]:
+        """First seq to look at and the one behind the last, as the log stands now."""
+        self._readers = []
+        skip = self._damaged == "skip"
+        found = bounds(self._log, *self._range, *self._times, self._durable_only, skip=skip)
+        return found[:2]
+
+    def _reader(self, lowest: int, end: int, rows: int, nbytes: int) -> RowReader:
         reader = RowReader(
             self._log,
             lowest,
@@ -130,16 +133,11 @@ class Scan:
             topic=self._topic,
             key=self._key,
             tags=self._tags,
-            since_ns=since_ns,
-            until_ns=until_ns,
+            since_ns=self._times[0],
+            until_ns=self._times[1],
         )
-        self._reader = reader.shape(self._columns, rows, nbytes)
-        return reader
-
-    def _batches(self, rows: int, nbytes: int) -> Iterator[Batch]:
-        reader = self._run(rows, nbytes)
-        while (batch := reader.batch()) is not None:
-            yield batch
+        self._readers.append(reader)
+        return reader.shape(self._columns, rows, nbytes)
 
     @property
     def schema(self) -> pyarrow.Schema:
@@ -156,9 +154,27 @@ class Scan:
                 found.append(self._fields.schema.field(field).with_name(name).with_nullable(True))
         return pa.schema(found)
 
-    def _record_batches(self, rows: int, nbytes: int) -> Iterator[pyarrow.RecordBatch]:
+    def _everything(self) -> Iterator[pyarrow.RecordBatch]:
+        """All batches in order, made by several threads if there is much to read."""
+        lowest, end = self._begin()
+        parts = [(start, min(start + PART_SEQS, end)) for start in range(lowest, end, PART_SEQS)]
+        threads = min(len(parts), len(os.sched_getaffinity(0)), THREADS_MAX)
+        if threads < 2 or self._picks:
+            yield from self._record_batches(self._reader(lowest, end, *TABLE_SIZE))
+            return
+        pool = ThreadPoolExecutor(threads, "penstock-scan")
+        try:
+            for batches in pool.map(self._part, parts):
+                yield from batches
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _part(self, part: tuple[int, int]) -> list[pyarrow.RecordBatch]:
+        return list(self._record_batches(self._reader(*part, *TABLE_SIZE)))
+
+    def _record_batches(self, reader: RowReader) -> Iterator[pyarrow.RecordBatch]:
         pa = _pyarrow()
-        for batch in self._batches(rows, nbytes):
+        while (batch := reader.batch()) is not None:
             record = pa.record_batch(batch)
             if self._fields is not None:
                 record = self._decoded(record, self._fields)
@@ -185,7 +201,8 @@ class Scan:
         >>> [batch.num_rows for batch in log.scan(batch_rows=2).to_batches()]
         [2, 1]
         """
-        return self._record_batches(self._batch_rows, BATCH_BYTES)
+        reader = self._reader(*self._begin(), self._batch_rows, BATCH_BYTES)
+        return self._record_batches(reader)
 
     def to_arrow(self) -> pyarrow.Table:
         """All of it as one table in memory.
@@ -196,8 +213,7 @@ class Scan:
         >>> log.scan(columns=["seq", "value"]).to_arrow().to_pydict()
         {'seq': [1, 2, 3], 'value': [b'a', b'b', b'c']}
         """
-        batches = list(self._record_batches(TABLE_ROWS, TABLE_BYTES))
-        return _pyarrow().Table.from_batches(batches, self.schema)
+        return _pyarrow().Table.from_batches(list(self._everything()), self.schema)
 
     def to_pandas(self, **options: Any) -> pandas.DataFrame:
         """All of it as a pandas frame; ``options`` go to `pyarrow.Table.to_pandas`."""
@@ -206,7 +222,7 @@ class Scan:
 
     def to_polars(self) -> polars.DataFrame:
         """All of it as a polars frame."""
-        frame = needed("polars", "polars").DataFrame(_Stream(self, TABLE_ROWS, TABLE_BYTES))
+        frame = needed("polars", "polars").DataFrame(_Stream(self, *TABLE_SIZE))
         return frame  # type: ignore[no-any-return]
 
     def __arrow_c_schema__(self) -> object:
@@ -216,11 +232,12 @@ class Scan:
         return self._stream(self._batch_rows, BATCH_BYTES)
 
     def _stream(self, rows: int, nbytes: int) -> object:
+        reader = self._reader(*self._begin(), rows, nbytes)
         if self._fields is None:
-            return BatchStream(self._columns, self._run(rows, nbytes)).capsule()
-        batches = self._record_batches(rows, nbytes)
-        reader = _pyarrow().RecordBatchReader.from_batches(self.schema, batches)
-        return reader.__arrow_c_stream__()
+            return BatchStream(self._columns, reader).capsule()
+        batches = self._record_batches(reader)
+        stream = _pyarrow().RecordBatchReader.from_batches(self.schema, batches)
+        return stream.__arrow_c_stream__()
 
 
 class _Stream:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -19,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock
-from penstock import Entry, errors
+from penstock import Entry, errors, scan
 from penstock import layout as L
 from tests.unit import broken, oracle
 
@@ -143,6 +144,23 @@ def test_every_column_in_any_order(log: penstock.Log) -> None:
     assert log.scan().to_arrow().column_names == [n for n in SCHEMA.names if n != "append_time"]
 
 
+@pytest.mark.parametrize("seqs", [1, 7, 300, 1999, 2000])
+def test_parts_by_several_threads(
+    log: penstock.Log, seqs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However a table is shared out among threads, its rows are all there and in order."""
+    monkeypatch.setattr(scan, "PART_SEQS", seqs)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4))
+    assert scanned(log).equals(expected(log))
+    assert scanned(log, 100, 1500, key=b"k77").equals(expected(log.read(100, 1500, key=b"k77")))
+    hurt = oracle.read_log(Path(log.path))[1]
+    broken.flip(hurt.path, hurt.events[3].at + L.FRAME_SEQ, 0)
+    with pytest.raises(errors.Corrupt):
+        log.scan().to_arrow()
+    run = log.scan(damaged="skip")
+    assert run.to_arrow().num_rows == 1999 and run.skipped == 1
+
+
 def test_microseconds(log: penstock.Log) -> None:
     """time_unit="us" rounds down to what Spark and Python hold."""
     table = log.scan(columns=["time", "append_time"], time_unit="us").to_arrow()
@@ -195,11 +213,11 @@ def test_whoever_speaks_arrow(log: penstock.Log) -> None:
     assert list(pandas["key"]) == whole["key"].to_pylist()
     assert pandas["time"].dt.tz is not None
     assert pandas["time"].astype("int64").tolist() == [e.time_ns for e in log]
-    scan = log.scan()  # DuckDB finds the variable by its name
-    sql = "select topic, count(*), sum(octet_length(value)) from scan group by topic order by topic"
+    everything = log.scan()  # DuckDB finds the variable by its name
+    sql = "select topic, count(*), sum(octet_length(value)) from everything group by 1 order by 1"
     found = duckdb.execute(sql).fetchall()
     topics = sorted({e.topic for e in log})
-    assert scan is not None and found == [
+    assert everything is not None and found == [
         (t, sum(e.topic == t for e in log), sum(len(e.value or b"") for e in log if e.topic == t))
         for t in topics
     ]
