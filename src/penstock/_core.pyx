@@ -128,6 +128,7 @@ cdef extern from "_native.h" nogil:
     void psk_filler_ask(psk_filler *f, char *start, char *end, bint lazily)
     void psk_filler_hold(psk_filler *f)
     char *psk_filler_ready(psk_filler *f)
+    void psk_filler_forget(psk_filler *f)
     void psk_filler_idle(psk_filler *f)
     void psk_filler_stop(psk_filler *f)
     int psk_fail_armed, psk_fail_left, psk_fail_signal

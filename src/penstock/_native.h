@@ -523,9 +523,16 @@ static void psk_filler_hold(psk_filler *f) {
 
 static inline char *psk_filler_ready(psk_filler *f) { return __atomic_load_n(&f->ready, __ATOMIC_ACQUIRE); }
 
-static void psk_filler_idle(psk_filler *f) {
+/* Forget what was asked for. It takes no time, so that the caller can do it together with what else must
+ * change at once; the pages may be unmapped only after `idle`. */
+static void psk_filler_forget(psk_filler *f) {
     pthread_mutex_lock(&f->mutex);
     f->next = f->end = f->ready = f->kept = f->done = NULL;
+    pthread_mutex_unlock(&f->mutex);
+}
+
+static void psk_filler_idle(psk_filler *f) {
+    pthread_mutex_lock(&f->mutex);
     while (f->busy) pthread_cond_wait(&f->changed, &f->mutex);
     pthread_mutex_unlock(&f->mutex);
 }
