@@ -365,7 +365,7 @@ cdef class LogCore:
         if self.filler != NULL and self.fork_generation == psk_fork_generation:
             with nogil:
                 psk_filler_stop(self.filler)
-            self.filler = NULL
+                psk_filler_free(self.filler)
         PyMem_Free(self.scratch)
 
     cdef char *take_scratch(self, uint64_t nbytes) except? NULL:
@@ -435,8 +435,8 @@ cdef class LogCore:
             before.let_go(before.data_offset, before.mapped)
 
     def _stop_filler(self):
+        """End the thread, for good; others may still have the rest of it in hand."""
         cdef psk_filler *filler = self.filler
-        self.filler = NULL
         if filler != NULL and self.fork_generation == psk_fork_generation:
             with nogil:
                 psk_filler_stop(filler)

@@ -131,6 +131,7 @@ cdef extern from "_native.h" nogil:
     void psk_filler_forget(psk_filler *f)
     void psk_filler_idle(psk_filler *f)
     void psk_filler_stop(psk_filler *f)
+    void psk_filler_free(psk_filler *f)
     int psk_fail_armed, psk_fail_left, psk_fail_signal
     void psk_fail(int number)
     bint psk_write_all(

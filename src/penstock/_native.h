@@ -539,10 +539,15 @@ static void psk_filler_idle(psk_filler *f) {
 
 static void psk_filler_stop(psk_filler *f) {
     pthread_mutex_lock(&f->mutex);
+    int first = !f->stop;
     f->stop = 1;
     pthread_cond_broadcast(&f->changed);
     pthread_mutex_unlock(&f->mutex);
-    pthread_join(f->thread, NULL);
+    if (first) pthread_join(f->thread, NULL);
+}
+
+/* Only once nobody can call any of the above. */
+static void psk_filler_free(psk_filler *f) {
     pthread_cond_destroy(&f->changed);
     pthread_mutex_destroy(&f->mutex);
     free(f);

@@ -88,6 +88,33 @@ def test_roll_beside_the_end_of_an_append(scene: Scene) -> None:
     in_worker(scene, "roll_beside_the_end_of_an_append")
 
 
+def close_beside_rolls(path: str) -> None:
+    """Take the thread that lets go away while another thread waits for it."""
+    for number in range(40):
+        log = penstock.open(f"{path}{number}")
+        log.extend([bytes(1000)] * 100)
+        ended = threading.Event()
+
+        def change(log: penstock.Log = log, ended: threading.Event = ended) -> None:
+            while not ended.is_set():
+                log._active_map = log._active_map
+
+        threads = [threading.Thread(target=change) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for _ in range(100):
+            log.append(bytes(20_000))
+        log.close()
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_close_beside_rolls(scene: Scene) -> None:
+    """A handle closes while others of its threads go on to another segment."""
+    in_worker(scene, "close_beside_rolls")
+
+
 def read_beside_a_writer(path: str) -> None:
     """Append and sync, roll now and then, and have threads read what is being let go."""
     values = [bytes([i]) * size for i, size in enumerate([10, 300, 5000, 40_000, 300_000])]
