@@ -57,6 +57,20 @@ def test_what_is_written_is_let_go(tmp_path: Path, size: int) -> None:
         assert mapped_bytes(tmp_path) < window
 
 
+def test_a_sync_leaves_the_rest_to_readers(tmp_path: Path) -> None:
+    """A sync lets go of what it writes; what readers look at, on the device already, stays."""
+    with penstock.open(tmp_path / "log") as log:
+        for _ in range(20):
+            log.extend([bytes(1000)] * 1000)
+        log.sync()
+        before = mapped_bytes(tmp_path)
+        assert len(list(log)) == 20_000
+        read = mapped_bytes(tmp_path)
+        assert read > before + 10 * MIB
+        log.append(b"x", durable=True)
+        assert mapped_bytes(tmp_path) > read - MIB
+
+
 def roll_beside_the_end_of_an_append(path: str) -> None:
     """Have the log roll while an append asks for maintenance, and the next map lie higher up."""
     room = mmap.mmap(-1, 160 * MIB)
