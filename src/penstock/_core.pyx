@@ -137,6 +137,7 @@ cdef extern from "_native.h" nogil:
     bint psk_write_all(
         int fd, uint64_t offset, const void *a, size_t a_len, const void *b, size_t b_len,
         const void *c, size_t c_len)
+    int64_t psk_file_bytes(int fd, const char *path)
     void psk_prefetch(const void *p)
     void psk_let_go(char *start, size_t nbytes)
     void psk_redirty(char *base, uint64_t start, uint64_t stop)

@@ -571,6 +571,12 @@ static inline int psk_fallocate(int fd, int mode, int64_t offset, int64_t bytes)
     return fallocate(fd, mode, offset, bytes) == 0 ? 0 : errno;
 }
 
+/* The size of an open file, or of the one at `path` if `fd` is negative; else -errno. */
+static inline int64_t psk_file_bytes(int fd, const char *path) {
+    struct stat s;
+    return (fd >= 0 ? fstat(fd, &s) : stat(path, &s)) == 0 ? (int64_t)s.st_size : -errno;
+}
+
 static inline void psk_prefetch(const void *p) { __builtin_prefetch(p); }
 
 static inline uint64_t psk_fs_magic(int fd) {
