@@ -391,7 +391,7 @@ cdef class LogCore:
         if self.filler != NULL and self.fork_generation == psk_fork_generation:
             with nogil:
                 psk_filler_stop(self.filler)
-            self.filler = NULL
+                psk_filler_free(self.filler)
         PyMem_Free(self.scratch)
 
     cdef char *take_scratch(self, uint64_t nbytes) except? NULL:
@@ -446,20 +446,23 @@ cdef class LogCore:
     @_active_map.setter
     def _active_map(self, SegmentMap m):
         """Append to ``m`` from now on."""
-        if self.filler != NULL:
-            if self.fork_generation == psk_fork_generation:
-                with nogil:
-                    psk_filler_idle(self.filler)
-            else:
-                self.filler = NULL  # its thread stayed with the parent
-        if self._active is not None and self._active is not m:
-            self._active.let_go(self._active.data_offset, self._active.mapped)
+        cdef SegmentMap before = self._active
+        cdef psk_filler *filler = self.filler
+        if filler != NULL and self.fork_generation != psk_fork_generation:
+            self.filler = filler = NULL  # its thread stayed with the parent
+        # Under one hold of the GIL: what is asked for, and not forgotten, is of one map always.
         self._active = m
         self.fill_next = 0
+        if filler != NULL:
+            psk_filler_forget(filler)
+            with nogil:
+                psk_filler_idle(filler)
+        if before is not None and before is not m:
+            before.let_go(before.data_offset, before.mapped)
 
     def _stop_filler(self):
+        """End the thread, for good; others may still have the rest of it in hand."""
         cdef psk_filler *filler = self.filler
-        self.filler = NULL
         if filler != NULL and self.fork_generation == psk_fork_generation:
             with nogil:
                 psk_filler_stop(filler)
@@ -482,6 +485,8 @@ cdef class LogCore:
             return 0
         if stop > allocated or at >= nearly_full:
             self._look_ahead()
+            if m is not self._active:
+                return 0  # another thread has rolled meanwhile, or closed the log
         if stop > allocated:
             stop = allocated & ~<uint64_t>(PSK_PAGE - 1)
         self.fill_next = at + PSK_POPULATE_CHUNK_BYTES

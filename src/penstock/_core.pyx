@@ -135,13 +135,16 @@ cdef extern from "_native.h" nogil:
     void psk_filler_ask(psk_filler *f, char *start, char *end, bint lazily)
     void psk_filler_hold(psk_filler *f)
     char *psk_filler_ready(psk_filler *f)
+    void psk_filler_forget(psk_filler *f)
     void psk_filler_idle(psk_filler *f)
     void psk_filler_stop(psk_filler *f)
+    void psk_filler_free(psk_filler *f)
     int psk_fail_armed, psk_fail_left, psk_fail_signal
     void psk_fail(int number)
     bint psk_write_all(
         int fd, uint64_t offset, const void *a, size_t a_len, const void *b, size_t b_len,
         const void *c, size_t c_len)
+    int64_t psk_file_bytes(int fd, const char *path)
     void psk_prefetch(const void *p)
     const uint64_t PSK_HUGE_PAGE
     char *psk_alloc_huge(uint64_t nbytes)

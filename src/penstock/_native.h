@@ -529,19 +529,31 @@ static void psk_filler_hold(psk_filler *f) {
 
 static inline char *psk_filler_ready(psk_filler *f) { return __atomic_load_n(&f->ready, __ATOMIC_ACQUIRE); }
 
-static void psk_filler_idle(psk_filler *f) {
+/* Forget what was asked for. It takes no time, so that the caller can do it together with what else must
+ * change at once; the pages may be unmapped only after `idle`. */
+static void psk_filler_forget(psk_filler *f) {
     pthread_mutex_lock(&f->mutex);
     f->next = f->end = f->ready = f->kept = f->done = NULL;
+    pthread_mutex_unlock(&f->mutex);
+}
+
+static void psk_filler_idle(psk_filler *f) {
+    pthread_mutex_lock(&f->mutex);
     while (f->busy) pthread_cond_wait(&f->changed, &f->mutex);
     pthread_mutex_unlock(&f->mutex);
 }
 
 static void psk_filler_stop(psk_filler *f) {
     pthread_mutex_lock(&f->mutex);
+    int first = !f->stop;
     f->stop = 1;
     pthread_cond_broadcast(&f->changed);
     pthread_mutex_unlock(&f->mutex);
-    pthread_join(f->thread, NULL);
+    if (first) pthread_join(f->thread, NULL);
+}
+
+/* Only once nobody can call any of the above. */
+static void psk_filler_free(psk_filler *f) {
     pthread_cond_destroy(&f->changed);
     pthread_mutex_destroy(&f->mutex);
     free(f);
@@ -577,6 +589,12 @@ static char *psk_alloc_huge(uint64_t bytes) {
 }
 
 static inline void psk_copy16(void *to, const void *from) { memcpy(to, from, 16); }
+
+/* The size of an open file, or of the one at `path` if `fd` is negative; else -errno. */
+static inline int64_t psk_file_bytes(int fd, const char *path) {
+    struct stat s;
+    return (fd >= 0 ? fstat(fd, &s) : stat(path, &s)) == 0 ? (int64_t)s.st_size : -errno;
+}
 
 static inline void psk_prefetch(const void *p) { __builtin_prefetch(p); }
 

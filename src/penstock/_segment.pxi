@@ -297,12 +297,20 @@ cdef class SegmentMap:
         self.fd = -1
 
     def grown(self):
-        """Look at the file's size again; the mapped part of it."""
+        """Look at the file's size again; the mapped part of it.
+
+        The GIL is held from the look to the note of it: a thread that looked before the file grew
+        must not note what it saw behind one that looked afterwards, and has begun to write there.
+        """
+        cdef bytes name = b""
+        cdef int64_t found
         if self.fd >= 0:
-            if self.fork_generation == psk_fork_generation:
-                self.file_bytes = <uint64_t>_os.fstat(self.fd).st_size
-            else:
-                self.file_bytes = <uint64_t>_os.stat(self.path).st_size
+            if self.fork_generation != psk_fork_generation:
+                name = _os.fsencode(self.path)
+            found = psk_file_bytes(-1 if name else self.fd, PyBytes_AS_STRING(name))
+            if found < 0:
+                raise OSError(<int>-found, _os.strerror(<int>-found), self.path)
+            self.file_bytes = <uint64_t>found
         return self.readable_end()
 
     cdef inline uint64_t readable_end(self) noexcept nogil:

@@ -119,7 +119,9 @@ def sync(store: Store, control: Control, active: SegmentMap | None, words: Snaps
     if active is None or active.number != words[L.C_HEAD] >> 32 or again:
         _sync_one(store, control, base, again)
     else:
-        active.let_go(active.data_offset, words[L.C_HEAD] & 0xFFFFFFFF)
+        durable = control.get(L.C_DURABLE_POS)
+        start = durable & 0xFFFFFFFF if durable >> 32 == active.number else active.data_offset
+        active.let_go(start, words[L.C_HEAD] & 0xFFFFFFFF)
         with poisoning(control):
             files.sync_data(active.fd, active.path)
     _core.fail_point("sync.synced")

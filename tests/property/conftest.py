@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
-STORM = os.environ.get("PENSTOCK_STORM") == "1"
+from tests.support.fixtures import STORM
 
 settings.register_profile(
     "penstock",

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -25,6 +26,7 @@ from hypothesis.stateful import (
 
 import penstock
 from penstock import Entry
+from tests.support.fixtures import STORM
 from tests.unit import oracle
 
 Pairs = tuple[tuple[str, bytes | None], ...]
@@ -332,6 +334,7 @@ class Machine(RuleBasedStateMachine):
             yield self.other
 
 
+@pytest.mark.timeout(1800 if STORM else 300)
 def test_a_log_is_a_list() -> None:
     """Whatever is done to a log, and whenever it crashes, it holds what was acknowledged."""
     run_state_machine_as_test(Machine)

@@ -84,14 +84,23 @@ def write(
     threads: int = 1,
     handles: int = 1,
     timeout: float | None = None,
+    rested: bool = False,
 ) -> None:
-    """Append ``warm``, report ready, wait for ``go``, arm ``fail``, append ``operations``."""
+    """Append ``warm``, report ready, wait for ``go``, arm ``fail``, append ``operations``.
+
+    ``rested``: be ready only when the keeper has nothing left that it put off, so that it does not
+    do in the meantime what another process is watched doing.
+    """
     if fail_at_open:
         arm(fail)
     logs = [penstock.open(path, timeout=60) for _ in range(handles)]
     writers = [Acks(acks, writer if i == 0 else f"{writer}t{i}") for i in range(threads)]
     for sizes in warm or []:
         writers[0].append(logs[0], sizes)
+    ahead = logs[0]._ahead
+    if rested and ahead is not None:
+        base = logs[0]._active_base()
+        wait_for(lambda: ahead._sealed_below == base, "the keeper to rest")
     report(ready=logs[0].last_seq)
     if go is not None:
         wait_file(go)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
 import struct
+import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,7 @@ import pytest
 
 import penstock
 from penstock import files
+from penstock.segment import file_name, map_segment
 from penstock.steward import ahead
 from tests.unit import oracle
 
@@ -323,3 +328,32 @@ def test_a_handle_keeps_few_maps(path: Path) -> None:
             line for line in Path("/proc/self/maps").read_text().splitlines() if str(path) in line
         ]
         assert len(mapped) < 50
+
+
+def test_looks_at_a_growing_file(path: Path) -> None:
+    """A thread that allocates can write there, though others have looked before the file grew."""
+    with penstock.open(path) as log:
+        log.append(b"x")
+    m, header = map_segment(str(path / file_name(1)), write=True)
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.is_set():
+            m.grown()
+
+    threads = [threading.Thread(target=look) for _ in range(4)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    for thread in threads:
+        thread.start()
+    try:
+        for nbytes in range(m.file_bytes, header.footer_offset, 256 << 10):
+            os.truncate(m.fd, nbytes)
+            m.grown()
+            time.sleep(0)  # the others' turn
+            m.zero(nbytes - 8, nbytes)
+    finally:
+        ended.set()
+        sys.setswitchinterval(interval)
+        for thread in threads:
+            thread.join()
