@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks import (
     append,
+    codecs,
     durable,
     instructions,
     latency,
@@ -31,6 +32,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "extend": append.extend,
     "iterate": read.iterate,
     "lookup": read.lookup,
+    "json": codecs.json,
     "writers": processes.writers,
     "round-trip": latency.round_trip,
     "tail": latency.tail,

@@ -32,7 +32,7 @@ def test_fields_without_decoding(path: Path) -> None:
     with penstock.open(path, codec="lite3") as log:
         log.append(VALUE)
         data = log[1].data
-        assert isinstance(data, pylite3.Lite3Object)
+        assert isinstance(log[1].data, pylite3.Lite3Object)
         assert (data["name"], data["tags"][1], data["more"]["y"][0]) == ("ada", "b", 1.5)
         assert (len(data), "born" in set(data), data["more"]["x"]) == (4, True, None)
         assert data.to_python() == VALUE
