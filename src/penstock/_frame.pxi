@@ -378,7 +378,7 @@ cdef class Event:
 
     def __reduce__(self):
         cdef uint64_t n = PSK_FRAME_HEADER_BYTES + psk_get32(self.p) - 1
-        cdef Coder coder = coder_of(self)
+        cdef Coder coder = log_coder(self)  # another codec is in its headers
         frame = PyBytes_FromStringAndSize(self.p, <Py_ssize_t>n)
         if coder is None or coder.name == "bytes":
             return event_from_frame, (frame,)

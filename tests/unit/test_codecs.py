@@ -298,8 +298,10 @@ def test_a_log_of_an_unknown_codec_still_opens(path: Path, own_codec: str) -> No
             if mode == "rw":
                 with pytest.raises(penstock.NoCodec):
                     log.append("more")
+            again = pickle.loads(pickle.dumps(log[1]))
+            assert again == log[1]
             codecs._registered[own_codec] = known
-            assert log[1].data == "hello"
+            assert log[1].data == again.data == "hello"
             del codecs._registered[own_codec]
 
 
@@ -449,6 +451,10 @@ def test_a_schema_needs_objects(path: Path) -> None:
         penstock.open(path, schema=User)
     with pytest.raises(penstock.Usage, match="codec"):
         penstock.open(path, codec="bytes", schema=User)
+    assert not path.exists()
+    penstock.open(path.with_name("bytes")).close()
+    with pytest.raises(penstock.Usage, match="codec"):
+        penstock.open(path.with_name("bytes"), schema=User)
     with pytest.raises(penstock.WrongType, match="schema"):
         penstock.open(path, codec="json", schema=5)
     with pytest.raises(penstock.WrongType, match="schema"):
