@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks import (
     append,
     arrow,
+    codecs,
     durable,
     instructions,
     latency,
@@ -32,6 +33,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "extend": append.extend,
     "iterate": read.iterate,
     "lookup": read.lookup,
+    "json": codecs.json,
     "writers": processes.writers,
     "round-trip": latency.round_trip,
     "tail": latency.tail,

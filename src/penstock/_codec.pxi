@@ -107,6 +107,16 @@ cdef object data_of(Event event):
 
 cdef Coder coder_of(Event event):
     """What decodes the event; None if its value is plain bytes."""
+    cdef Coder coder = log_coder(event)
+    if psk_get16(event.p + PSK_FRAME_HEADERS_LEN):
+        name = codec_header(event)
+        if name is not None and (coder is None or name != coder.name):
+            return (Coder() if coder is None else coder).other(name)
+    return coder
+
+
+cdef Coder log_coder(Event event):
+    """What decodes the events of its log; None if it came from elsewhere, as plain bytes."""
     cdef Coder coder = None
     cdef SegmentMap m
     if isinstance(event.owner, SegmentMap):
@@ -118,10 +128,6 @@ cdef Coder coder_of(Event event):
             coder.name = _codec_name(m.settings(), m.path)
     elif isinstance(event.owner, tuple):
         coder = <Coder>(<tuple>event.owner)[1]
-    if psk_get16(event.p + PSK_FRAME_HEADERS_LEN):
-        name = codec_header(event)
-        if name is not None and (coder is None or name != coder.name):
-            return (Coder() if coder is None else coder).other(name)
     return coder
 
 

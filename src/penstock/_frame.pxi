@@ -378,8 +378,12 @@ cdef class Event:
 
     def __reduce__(self):
         cdef uint64_t n = PSK_FRAME_HEADER_BYTES + psk_get32(self.p) - 1
-        cdef Coder coder = coder_of(self)
+        cdef Coder coder
         frame = PyBytes_FromStringAndSize(self.p, <Py_ssize_t>n)
+        try:
+            coder = log_coder(self)  # the event's own codec, if it has one, is in its headers
+        except Corrupt:
+            coder = None  # settings that cannot be read say no codec, and spoil no event
         if coder is None or coder.name == "bytes":
             return event_from_frame, (frame,)
         return event_from_frame, (frame, coder.name)

@@ -72,7 +72,7 @@ def find(name: str, schema: Any = None) -> tuple[Encode | None, Decode | None]:
         return codec.encode, codec.decode
     try:
         return codec.typed(schema)
-    except TypeError as error:
+    except (TypeError, NameError) as error:
         raise WrongType(f"schema is a type that msgspec takes: {error}") from error
 
 

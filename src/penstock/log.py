@@ -475,6 +475,8 @@ def open(
     there = files.is_dir(text)
     if there is False:
         raise Usage(f"{text}: is not a directory, so not a segmented log")
+    if there is None and codec is None:
+        codecs.find(wanted.codec, schema)
     if mode == "rw" and create:
         files.make_dir(text, wanted.dir_mode)
     elif there is None:

@@ -51,7 +51,7 @@ def attempt(call: Callable[[], Any]) -> Any:
 
 def frame_of(event: penstock.Event) -> bytes:
     """The bytes of the event's frame."""
-    _, (frame,) = cast("tuple[Any, tuple[bytes]]", event.__reduce__())
+    _, (frame, *_) = cast("tuple[Any, tuple[bytes, ...]]", event.__reduce__())
     return frame
 
 
@@ -68,6 +68,8 @@ def look_at(event: penstock.Event) -> None:
     demand(crc == _core.crc32c(frame[L.FRAME_SEQ :]), f"seq {event.seq}: its checksum is wrong")
     attempt(lambda: repr(event))
     attempt(lambda: event.headers)
+    attempt(lambda: event.tags)
+    attempt(lambda: event.data)
     demand(event.deletes or bytes(event.view) == event.value, f"seq {event.seq}: its view differs")
     attempt(lambda: (event.time, event.batch_left, hash(event)))
 

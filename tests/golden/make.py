@@ -1,6 +1,7 @@
-"""Makes the golden log of the current format version: run it once for each released version.
+"""Makes the golden logs of the current format version: run it once for each released version.
 
-    .venv/bin/python -m tests.golden.make
+    .venv/bin/python -m tests.golden.make           v<N>: every kind of frame, values of bytes
+    .venv/bin/python -m tests.golden.make data      v<N>-data: a log of JSON, other codecs, tags
 
 It writes ``v<N>.tar.xz`` (the files of the log, byte for byte) and ``v<N>.json`` (their hashes and
 what they read to) beside itself. A golden log that was released is never made again.
@@ -11,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import sys
 import tarfile
 import tempfile
 from pathlib import Path
@@ -53,6 +55,28 @@ def fill(path: Path) -> None:
         log.extend([b"and", b"again"], producer=("sensor-7", 6))
 
 
+def fill_data(path: Path) -> None:
+    """A log of JSON in several segments, with events of other codecs, and tags."""
+    with penstock.open(path, segment_size="64KiB", codec="json") as log:
+        log.append({"total": 12}, tags=["ok", "tøg"])
+        log.append(b" [1, 2] ", key=b"k", headers={"h": b"1"}, tags=["ok"])
+        log.append(None, key=b"k")
+        log.append({"a": [1, None]}, codec="msgpack", tags=["ok"])
+        log.append({f"k{i}": [i, {"x": "é"}] for i in range(20)}, codec="lite3")
+        log.append("text")
+        log.steward.roll()
+        log.extend([1.5, Entry(True, tags=["own"])], tags=["all"])
+        log.configure(segment_size="96KiB")
+        log.steward.roll()
+        log.append([{"last": 1}])
+
+
+def data_of(log: penstock.Log) -> list[Any]:
+    """The data of every event, as JSON can hold it."""
+    found = [event.data for event in log]
+    return [d.to_python() if hasattr(d, "to_python") else d for d in found]
+
+
 def contents(log: penstock.Log) -> list[dict[str, Any]]:
     """Every event, as JSON can hold it."""
     return [
@@ -80,16 +104,18 @@ def digest(data: bytes) -> str:
 
 
 def main() -> None:
-    version = L.FORMAT_VERSION
+    version, of_data = L.FORMAT_VERSION, sys.argv[1:] == ["data"]
+    name = f"v{version}-data" if of_data else f"v{version}"
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch, "log")
-        fill(path)
+        (fill_data if of_data else fill)(path)
         names = sorted(path.glob("*.seg"))
         with penstock.open(path, mode="r") as log:
             events = contents(log)
             segment_size = log.settings.segment_size
             topics = sorted(log.topics())
-        record = {
+            data = data_of(log)
+        record: dict[str, Any] = {
             "format_version": version,
             "files": {p.name: digest(p.read_bytes()) for p in names},
             "uuid": names[0].read_bytes()[L.HEADER_UUID : L.HEADER_UUID + 16].hex(),
@@ -97,15 +123,17 @@ def main() -> None:
             "topics": topics,
             "events": events,
         }
-        with tarfile.open(HERE / f"v{version}.tar.xz", "w:xz") as archive:
-            for name in names:
-                data = name.read_bytes()
-                member = tarfile.TarInfo(name.name)
-                member.size = len(data)
+        if of_data:
+            record |= {"data": data, "codec": "json"}
+        with tarfile.open(HERE / f"{name}.tar.xz", "w:xz") as archive:
+            for segment in names:
+                raw = segment.read_bytes()
+                member = tarfile.TarInfo(segment.name)
+                member.size = len(raw)
                 member.mode = 0o640
-                archive.addfile(member, io.BytesIO(data))
+                archive.addfile(member, io.BytesIO(raw))
     text = json.dumps(record, indent=None, separators=(",", ":"), sort_keys=True)
-    (HERE / f"v{version}.json").write_text(text.replace("},{", "},\n{") + "\n")
+    (HERE / f"{name}.json").write_text(text.replace("},{", "},\n{") + "\n")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,14 @@ Call = Callable[[Any, Path], Any]
 
 WRONG_TYPE: dict[str, Call] = {
     "append topic": lambda log, _: log.append(b"", topic=b"bytes"),
+    "append codec": lambda log, _: log.append(b"", codec=5),
+    "append tags": lambda log, _: log.append(b"", tags="ok"),
+    "extend codec": lambda log, _: log.extend([b""], codec=b"json"),
+    "load codec": lambda log, _: log.load([b""], codec=5),
+    "read tags": lambda log, _: log.read(tags="ok"),
+    "configure codec": lambda log, _: log.configure(codec=5),
+    "open codec": lambda _, p: penstock.open(p / "x", codec=5),  # type: ignore[arg-type]
+    "open schema": lambda _, p: penstock.open(p / "x", codec="json", schema=5),
     "append timeout": lambda log, _: log.append(b"", timeout="1"),
     "extend of None": lambda log, _: log.extend(None),
     "extend of a number": lambda log, _: log.extend(5),
@@ -71,6 +79,11 @@ USAGE: dict[str, Call] = {
     "unknown setting": lambda log, _: log.configure(colour="red"),
     "unknown setting of open": lambda _, p: penstock.open(p / "x", colour="red"),
     "setting of open": lambda _, p: penstock.open(p / "x", segment_size="much"),
+    "codec": lambda _, p: penstock.open(p / "x", codec="nobody's"),
+    "unknown codec": lambda _, p: penstock.open(p / "x", codec="nobodys"),
+    "append unknown codec": lambda log, _: log.append(b"", codec="nobodys"),
+    "configure codec": lambda log, _: log.configure(codec="json"),
+    "schema of bytes": lambda _, p: penstock.open(p / "x", schema=int),
     "mode": lambda _, p: penstock.open(p / "x", mode="w"),  # type: ignore[arg-type]
     "a NUL in the path": lambda _, p: penstock.open(f"{p}/a\0b"),
     "open timeout": lambda _, p: penstock.open(p / "x", timeout=-1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import struct
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,9 @@ def test_larger_segments_take_larger_values(path: Path) -> None:
         b'{"segment_size":null}',
         b'{"file_mode":1.5}',
         b'{"file_mode":511}',
+        b'{"codec":5}',
+        b'{"codec":""}',
+        b'{"codec":"a b"}',
         b"[" * 2040,
         b'{"segment_size":' + b"9" * 2000 + b"}",
     ],
@@ -196,7 +200,8 @@ def test_larger_segments_take_larger_values(path: Path) -> None:
 )
 def test_settings_that_nobody_wrote(path: Path, settings: bytes) -> None:
     """Settings on disk that make no sense are Corrupt, although the checksum is right."""
-    penstock.open(path).close()
+    with penstock.open(path) as log:
+        log.append(b"v")
     path.joinpath("control").unlink()
     (name,) = oracle.segment_paths(path)
     page = bytearray(name.read_bytes()[: L.PAGE])
@@ -208,8 +213,13 @@ def test_settings_that_nobody_wrote(path: Path, settings: bytes) -> None:
     segment.Header.unpack(bytes(page), str(name))
     with pytest.raises(penstock.Corrupt, match="settings"):
         penstock.open(path)
-    with penstock.open(path, mode="r") as log, pytest.raises(penstock.Corrupt, match="settings"):
-        assert log.settings
+    with penstock.open(path, mode="r") as log:
+        with pytest.raises(penstock.Corrupt, match="settings"):
+            assert log.settings
+        assert log[1].value == b"v"
+        assert pickle.loads(pickle.dumps(log[1])) == log[1]
+        with pytest.raises(penstock.Corrupt, match="settings"):
+            assert log[1].data
     with pytest.raises(penstock.Corrupt, match="settings"):
         Settings.from_json(settings, str(name))
 

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import penstock
 from penstock import _core
@@ -122,37 +120,6 @@ def test_tags_share_the_room_of_headers(path: Path) -> None:
         assert seqs(log.read(tags=["x" * room])) == [1]
         with pytest.raises(penstock.TooLarge, match="headers and tags"):
             log.append(b"", tags=["x" * room], headers={"": b""})
-
-
-TAGS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), max_size=4)
-HEADERS = st.lists(
-    st.tuples(st.sampled_from(["", "h", "penstock.tag", "penstock.tags"]), st.none() | st.binary()),
-    max_size=3,
-)
-
-
-@given(events=st.lists(st.tuples(TAGS, HEADERS), max_size=8), wanted=TAGS, some=st.data())
-def test_matching_is_what_tags_say(
-    tmp_path_factory: pytest.TempPathFactory,
-    events: list[tuple[list[str], list[tuple[str, bytes | None]]]],
-    wanted: list[str],
-    some: st.DataObject,
-) -> None:
-    """An event is found by tags exactly if ``event.tags`` has all of them."""
-    there = sorted({tag for tags, _ in events for tag in tags})
-    if there:
-        wanted += some.draw(st.lists(st.sampled_from(there), max_size=2))
-    path = tmp_path_factory.mktemp("tags") / "log"
-    with penstock.open(path, segment_size="1MiB") as log:
-        for tags, headers in events:
-            log.append(b"v", tags=tags, headers=headers)
-        kept = [[v for n, v in e.headers if n == "penstock.tag" and v is not None] for e in log]
-        expected = [
-            seq
-            for seq, values in enumerate(kept, 1)
-            if all(tag.encode() in values for tag in wanted)
-        ]
-        assert seqs(log.read(tags=wanted)) == expected
 
 
 @pytest.mark.parametrize(
