@@ -91,7 +91,6 @@ def scan(bench: Bench) -> Iterator[Row]:
             "scan().to_arrow() of five columns",
             "for event in log, no field read",
             million_per_s,
-            bar=4,
             pages=WARM,
         )
         theirs = _rate(count, lambda: parquet.read_table(path / "rows.parquet"))

@@ -161,6 +161,19 @@ def test_parts_by_several_threads(
     assert run.to_arrow().num_rows == 1999 and run.skipped == 1
 
 
+def test_tags(path: Path) -> None:
+    """Events that have all the tags asked for, and no others."""
+    tags = [["a"], ["a", "b"], [], ["b"], ["b", "a", "c"]]
+    with penstock.open(path) as log:
+        for own in tags:
+            log.append(b"v", tags=own, headers={"penstock": b"a"})
+        for asked in (["a"], ["b", "a"], ["c"], ["none"], []):
+            found = log.scan(tags=asked, columns=["seq"]).to_arrow()["seq"].to_pylist()
+            assert found == [i for i, own in enumerate(tags, 1) if set(asked) <= set(own)]
+        with pytest.raises(errors.WrongType, match="tags are a list"):
+            log.scan(tags="a")
+
+
 def test_microseconds(log: penstock.Log) -> None:
     """time_unit="us" rounds down to what Spark and Python hold."""
     table = log.scan(columns=["time", "append_time"], time_unit="us").to_arrow()
