@@ -498,7 +498,8 @@ cdef class LogCore:
             self.filler = psk_filler_start()
             if self.filler == NULL:
                 return 0
-        psk_filler_ask(self.filler, m.base + start, m.base + stop, nbytes >= PSK_WRITE_BYTES_MIN)
+        psk_filler_ask(
+            self.filler, m.base, m.base + start, m.base + stop, nbytes >= PSK_WRITE_BYTES_MIN)
         return 0
 
     cdef uint64_t append_parts(

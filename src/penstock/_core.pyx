@@ -132,7 +132,7 @@ cdef extern from "_native.h" nogil:
     ctypedef struct psk_filler:
         pass
     psk_filler *psk_filler_start()
-    void psk_filler_ask(psk_filler *f, char *start, char *end, bint lazily)
+    void psk_filler_ask(psk_filler *f, char *map, char *start, char *end, bint lazily)
     void psk_filler_hold(psk_filler *f)
     char *psk_filler_ready(psk_filler *f)
     void psk_filler_forget(psk_filler *f)

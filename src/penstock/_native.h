@@ -414,6 +414,7 @@ typedef struct {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     pthread_t thread;
+    char *map;        /* that all of the following point into */
     char *next, *end; /* what is still to be populated */
     char *ready;      /* everything from the last request's start to here is populated */
     char *kept, *done; /* from `kept` on this process still has pages mapped; `done` are written */
@@ -504,10 +505,15 @@ static psk_filler *psk_filler_start(void) {
     return f;
 }
 
-/* Populate up to `end`, beginning at `start` or where the thread has come, whichever is further.
+/* Populate `map` up to `end`, beginning at `start` or where the thread has come, whichever is further. What was
+ * noted of another map is forgotten: between two maps lies memory of others, which must never be let go.
  * `lazily`: the caller is in the middle of long appends, which write faster by themselves. */
-static void psk_filler_ask(psk_filler *f, char *start, char *end, int lazily) {
+static void psk_filler_ask(psk_filler *f, char *map, char *start, char *end, int lazily) {
     pthread_mutex_lock(&f->mutex);
+    if (f->map != map) {
+        f->map = map;
+        f->next = f->end = f->ready = f->kept = f->done = NULL;
+    }
     f->lazily = lazily;
     if (!f->kept || start < f->kept) f->kept = f->done = start;
     if (start - f->kept > 2 * PSK_KEEP_MAPPED_BYTES) f->done = start - PSK_KEEP_MAPPED_BYTES;
@@ -533,7 +539,7 @@ static inline char *psk_filler_ready(psk_filler *f) { return __atomic_load_n(&f-
  * change at once; the pages may be unmapped only after `idle`. */
 static void psk_filler_forget(psk_filler *f) {
     pthread_mutex_lock(&f->mutex);
-    f->next = f->end = f->ready = f->kept = f->done = NULL;
+    f->map = f->next = f->end = f->ready = f->kept = f->done = NULL;
     pthread_mutex_unlock(&f->mutex);
 }
 
