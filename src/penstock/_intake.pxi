@@ -188,8 +188,10 @@ cdef Refusal headers_write(
                 return REFUSED_TEXT
             psk_put16(to, <uint16_t>name_len)
             psk_put16(to + 2, <uint16_t>(PSK_NULL_HEADER if null else value_len))
-            memcpy(to + 4, name, name_len)
-            memcpy(to + 4 + name_len, value, value_len)
+            if name_len:
+                memcpy(to + 4, name, name_len)
+            if value_len:
+                memcpy(to + 4 + name_len, value, value_len)
             to += 4 + name_len + value_len
         nbytes[0] += 4 + name_len + value_len
         i += 1
@@ -572,7 +574,8 @@ cdef class Given:
                 rc = headers_write(
                     &chunk.columns, first, headers, <uint64_t>p.headers_len - self.intake.shared.headers_len, &nbytes)
                 p.headers = <char *>headers
-                memcpy(<char *>headers + nbytes, self.intake.shared.headers, self.intake.shared.headers_len)
+                if self.intake.shared.headers_len:
+                    memcpy(<char *>headers + nbytes, self.intake.shared.headers, self.intake.shared.headers_len)
             if rc != TAKEN:
                 raise self.refuse(rc, index)
             return _Entry(
@@ -705,7 +708,8 @@ cdef class Given:
                             rc = REFUSED_LAYOUT  # somebody changes them meanwhile
                         if rc != TAKEN:
                             break
-                        memcpy(to + n, shared.headers, shared.headers_len)
+                        if shared.headers_len:
+                            memcpy(to + n, shared.headers, shared.headers_len)
                         parts[at].headers = to
                         to += parts[at].headers_len
                         at += 1
