@@ -146,6 +146,7 @@ def witness_of(scene: Scene, go: Path) -> Worker:
         warm=[[50]],
         operations=[[70], [0, 400, 6000], [100_000], [1]],
         go=go,
+        rest=True,
     )
     worker.wait_report("ready")
     return worker

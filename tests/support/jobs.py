@@ -84,14 +84,23 @@ def write(
     threads: int = 1,
     handles: int = 1,
     timeout: float | None = None,
+    rest: bool = False,
 ) -> None:
-    """Append ``warm``, report ready, wait for ``go``, arm ``fail``, append ``operations``."""
+    """Append ``warm``, report ready, wait for ``go``, arm ``fail``, append ``operations``.
+
+    With ``rest`` it is ready only once its keeper has nothing left to do, so that it does not do
+    what another process is to die in.
+    """
     if fail_at_open:
         arm(fail)
     logs = [penstock.open(path, timeout=60) for _ in range(handles)]
     writers = [Acks(acks, writer if i == 0 else f"{writer}t{i}") for i in range(threads)]
     for sizes in warm or []:
         writers[0].append(logs[0], sizes)
+    if rest:
+        wait_for(
+            lambda: logs[0]._ahead is None or logs[0]._ahead._sealed_below, "the keeper to rest"
+        )
     report(ready=logs[0].last_seq)
     if go is not None:
         wait_file(go)
