@@ -368,6 +368,7 @@ def everything(path: Path, done: list[bytes], attempt: Attempts) -> None:
     assert log.closed
 
 
+@pytest.mark.timeout(1800 if STORM else 300)
 @pytest.mark.parametrize("lasting", [False, True], ids=["once", "from-then-on"])
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
 def test_any_call_fails(
