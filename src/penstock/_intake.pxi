@@ -630,7 +630,7 @@ cdef class Given:
                 raise self.refuse(rc, taken)
             if full:
                 break
-        return max(1, taken)
+        return taken if taken else 1
 
     cdef bint plain(self) except -1:
         """Whether rows differ in their values alone, and none is null."""
