@@ -18,11 +18,13 @@ cdef struct Sink:
 cdef inline void sink_sum(Sink *s) noexcept nogil:
     """Give the frames that lack one their checksums."""
     cdef uint32_t crcs[4]
+    cdef size_t lengths[4]
     cdef int i
     if s.unsummed_count == 4:
         for i in range(4):
             crcs[i] = 0xFFFFFFFF
-        psk_crc_four(crcs, s.unsummed, PSK_FRAME_HEADER_BYTES - PSK_FRAME_SEQ + s.unsummed_body)
+            lengths[i] = PSK_FRAME_HEADER_BYTES - PSK_FRAME_SEQ + s.unsummed_body
+        psk_crc_four(crcs, s.unsummed, lengths)
         for i in range(4):
             psk_put32(<char *>s.unsummed[i] - PSK_FRAME_SEQ + PSK_FRAME_CRC, ~crcs[i])
     else:

@@ -118,7 +118,7 @@ cdef extern from "_native.h" nogil:
     int psk_crc_hardware
     uint32_t psk_crc(uint32_t c, const void *p, size_t n)
     uint32_t psk_crc_soft(uint32_t c, const unsigned char *p, size_t n)
-    void psk_crc_four(uint32_t *c, const char **p, size_t n)
+    void psk_crc_four(uint32_t *c, const char **p, const size_t *n)
     uint32_t psk_crc_copy(uint32_t c, void *dst, const void *src, size_t n)
     int psk_futex_wait(void *word, uint32_t seen, int64_t ns)
     void psk_futex_wake(void *word, int count)

@@ -200,33 +200,34 @@ static inline uint32_t psk_crc(uint32_t c, const void *p, size_t n) {
     return psk_crc_soft(c, (const unsigned char *)p, n);
 }
 
-/* Four registers over four inputs of one length, each from its own start: four times as many steps
- * at once as one chain has. */
+/* Four registers over four inputs, each from its own start: four times as many steps at once as one
+ * chain has, up to the length that they have in common. */
 #ifdef PSK_CRC_TARGET
-PSK_CRC_TARGET static void psk_crc_four_hard(uint32_t c[4], const char *const p[4], size_t n) {
+PSK_CRC_TARGET static void psk_crc_four_hard(uint32_t c[4], const char *const p[4], const size_t n[4]) {
     uint32_t a = c[0], b = c[1], d = c[2], e = c[3];
-    size_t i = 0;
-    for (; i + 8 <= n; i += 8) {
+    size_t i = 0, common = n[0];
+    for (int k = 1; k < 4; k++) if (n[k] < common) common = n[k];
+    for (; i + 8 <= common; i += 8) {
         a = PSK_CRC64(a, psk_get64(p[0] + i));
         b = PSK_CRC64(b, psk_get64(p[1] + i));
         d = PSK_CRC64(d, psk_get64(p[2] + i));
         e = PSK_CRC64(e, psk_get64(p[3] + i));
     }
-    c[0] = psk_crc_hard(a, (const unsigned char *)p[0] + i, n - i);
-    c[1] = psk_crc_hard(b, (const unsigned char *)p[1] + i, n - i);
-    c[2] = psk_crc_hard(d, (const unsigned char *)p[2] + i, n - i);
-    c[3] = psk_crc_hard(e, (const unsigned char *)p[3] + i, n - i);
+    c[0] = psk_crc_hard(a, (const unsigned char *)p[0] + i, n[0] - i);
+    c[1] = psk_crc_hard(b, (const unsigned char *)p[1] + i, n[1] - i);
+    c[2] = psk_crc_hard(d, (const unsigned char *)p[2] + i, n[2] - i);
+    c[3] = psk_crc_hard(e, (const unsigned char *)p[3] + i, n[3] - i);
 }
 #endif
 
-static inline void psk_crc_four(uint32_t c[4], const char *const p[4], size_t n) {
+static inline void psk_crc_four(uint32_t c[4], const char *const p[4], const size_t n[4]) {
 #ifdef PSK_CRC_TARGET
     if (PSK_LIKELY(psk_crc_hardware)) {
         psk_crc_four_hard(c, p, n);
         return;
     }
 #endif
-    for (int k = 0; k < 4; k++) c[k] = psk_crc_soft(c[k], (const unsigned char *)p[k], n);
+    for (int k = 0; k < 4; k++) c[k] = psk_crc_soft(c[k], (const unsigned char *)p[k], n[k]);
 }
 
 /* Copy and sum in pieces that stay in the first-level cache. */

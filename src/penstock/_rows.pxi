@@ -380,32 +380,30 @@ cdef bint rows_take(Rows *r, const Pick *picks, uint64_t n) noexcept nogil:
 cdef uint64_t summed_right(const char **frames, uint64_t n) noexcept nogil:
     """How many of the frames, from the first on, have the right checksum. They lie inside the map."""
     cdef uint64_t i = 0
-    cdef int k
-    cdef uint32_t commit
+    cdef int k, right
     cdef uint32_t crcs[4]
+    cdef size_t sizes[4]
     cdef const char *starts[4]
-    cdef bint right
     while i < n:
-        commit = psk_get32(frames[i])
-        if i + 4 <= n and commit <= 4096 and psk_get32(frames[i + 1]) == commit and (
-            psk_get32(frames[i + 2]) == commit and psk_get32(frames[i + 3]) == commit
-        ):
+        if i + 4 <= n:
             for k in range(4):
                 crcs[k] = 0xFFFFFFFF
                 starts[k] = frames[i + <uint64_t>k] + PSK_FRAME_SEQ
-            psk_crc_four(crcs, starts, PSK_FRAME_HEADER_BYTES - PSK_FRAME_SEQ + commit - 1)
-            right = True
-            for k in range(4):
-                if psk_get32(frames[i + <uint64_t>k] + PSK_FRAME_CRC) != <uint32_t>~crcs[k]:
-                    right = False
-            if right:
-                i += 4
-                continue
-        if psk_get32(frames[i] + PSK_FRAME_CRC) != <uint32_t>~psk_crc(
-            0xFFFFFFFF, frames[i] + PSK_FRAME_SEQ, PSK_FRAME_HEADER_BYTES - PSK_FRAME_SEQ + commit - 1
-        ):
-            return i
-        i += 1
+                sizes[k] = PSK_FRAME_HEADER_BYTES - PSK_FRAME_SEQ + psk_get32(frames[i + <uint64_t>k]) - 1
+            psk_crc_four(crcs, starts, sizes)
+            right = 0
+            while right < 4 and psk_get32(starts[right] - PSK_FRAME_SEQ + PSK_FRAME_CRC) == <uint32_t>~crcs[right]:
+                right += 1
+            i += <uint64_t>right
+            if right < 4:
+                return i
+        else:
+            if psk_get32(frames[i] + PSK_FRAME_CRC) != <uint32_t>~psk_crc(
+                0xFFFFFFFF, frames[i] + PSK_FRAME_SEQ,
+                PSK_FRAME_HEADER_BYTES - PSK_FRAME_SEQ + psk_get32(frames[i]) - 1,
+            ):
+                return i
+            i += 1
     return n
 
 

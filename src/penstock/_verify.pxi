@@ -551,6 +551,7 @@ cdef class FrameScan:
         cdef uint16_t topic_len = <uint16_t>(lengths >> 32)
         cdef const char *q
         cdef const char *starts[4]
+        cdef size_t sizes[4]
         cdef uint32_t crcs[4]
         cdef int i
         if (
@@ -585,10 +586,11 @@ cdef class FrameScan:
             append_ns = ns
             back = total
             starts[i] = q + PSK_FRAME_SEQ
+            sizes[i] = PSK_FRAME_HEADER_BYTES - PSK_FRAME_SEQ + commit - 1
             crcs[i] = 0xFFFFFFFF
         if self.in_batch and self.want_left < 3:
             return False
-        psk_crc_four(crcs, starts, PSK_FRAME_HEADER_BYTES - PSK_FRAME_SEQ + commit - 1)
+        psk_crc_four(crcs, starts, sizes)
         for i in range(4):
             if psk_get32(starts[i] - PSK_FRAME_SEQ + PSK_FRAME_CRC) != <uint32_t>~crcs[i]:
                 return False
