@@ -437,3 +437,53 @@ def test_blocks_of_other_topics_are_not_looked_at(path: Path, sealed: bool) -> N
             with pytest.raises(errors.Corrupt):
                 reader.scan(topic="common").to_arrow()
         reader.close()
+
+
+def test_what_is_not_asked_for_may_be_damaged(path: Path) -> None:
+    """A scan that stops before a damaged event, or before a lost segment, knows nothing of it."""
+    with penstock.open(path, segment_size="64KiB") as log:
+        for i in range(1500):
+            log.append(b"%0100d" % i)
+        segments = oracle.read_log(path)
+        hurt = segments[0].events[40]
+        broken.flip(segments[0].path, hurt.at + L.FRAME_HEADER_BYTES, 0)
+        assert scanned(log, stop=hurt.seq).equals(expected(log.read(stop=hurt.seq)))
+        with pytest.raises(errors.Corrupt):
+            log.scan(stop=hurt.seq + 1).to_arrow()
+    first, lost = segments[1].events[0].seq, segments[2].events[0].seq
+    segments[2].path.unlink()
+    with penstock.open(path, mode="r") as log:
+        assert log.scan(first, lost).to_arrow().num_rows == lost - first
+
+
+def test_what_comes_before_damage(path: Path) -> None:
+    """It is handed out before the error is raised, which then stays."""
+    with penstock.open(path) as log:
+        for i in range(100):
+            log.append(b"%d" % i)
+        (seg,) = oracle.read_log(path)
+        broken.flip(seg.path, seg.events[49].at + L.FRAME_HEADER_BYTES, 0)
+        batches = log.scan(batch_rows=30).to_batches()
+        assert [next(batches).num_rows for _ in range(2)] == [30, 19]
+        with pytest.raises(errors.Corrupt):
+            next(batches)
+        stream = pa.RecordBatchReader.from_stream(log.scan(batch_rows=49))
+        assert stream.read_next_batch().num_rows == 49
+        for _ in range(2):
+            with pytest.raises(OSError, match="Corrupt"):
+                stream.read_next_batch()
+
+
+def test_batches_that_are_kept_take_little(path: Path) -> None:
+    """A batch of few events takes memory for these, not for what there might have been."""
+
+    def resident_mib() -> int:
+        return (
+            int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") >> 20
+        )
+
+    with penstock.open(path) as log:
+        log.extend([b"x" * 100] * 20_000)
+        before = resident_mib()
+        kept = list(log.scan(batch_rows=40).to_batches())
+        assert len(kept) == 500 and resident_mib() - before < 200
