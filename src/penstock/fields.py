@@ -37,6 +37,9 @@ def arrow_schema(schema: Any) -> Any:
     if isinstance(schema, pa.Schema):
         found = schema
     elif isinstance(schema, Mapping):
+        for name in schema:
+            if not isinstance(name, str):
+                raise WrongType(f"a field's name is str, not {type(name).__name__}")
         found = pa.schema([(name, arrow_type(kind)) for name, kind in schema.items()])
     elif _has_fields(schema):
         found = pa.schema(list(arrow_type(schema)))

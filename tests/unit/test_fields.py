@@ -142,6 +142,11 @@ def test_names_that_meet(log: penstock.Log) -> None:
         log.scan(schema={"time": str, "user": str}, columns=["nope"])
     with pytest.raises(errors.Usage, match="asked for twice"):
         log.scan(schema={"user": str}, columns=["user", "user"])
+    with pytest.raises(errors.Usage, match=r"'data\.time' is asked for twice"):
+        log.scan(schema={"time": str, "data.time": str})
+    log.append({"data.x": 3})
+    dotted = log.scan(2, schema={"data.x": int}, columns=["data.x"])
+    assert dotted.to_arrow().to_pylist() == [{"data.x": 3}]
 
 
 BAD = {
@@ -201,6 +206,8 @@ def test_what_cannot_be_asked_for(path: Path) -> None:
             log.scan(schema={"n": int}, codec="json", malformed="x")  # type: ignore[arg-type]
         with pytest.raises(errors.NoCodec):
             log.scan(schema={"n": int}, codec="nope")
+        with pytest.raises(errors.WrongType, match="a field's name is str, not int"):
+            log.scan(schema={1: int}, codec="json")
 
 
 def test_objects_of_lite3(path: Path) -> None:

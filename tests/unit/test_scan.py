@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -275,6 +276,7 @@ def test_a_closed_log(path: Path) -> None:
         ({"columns": ["seq", "nope"]}, errors.Usage, "no column 'nope'; there are seq, time"),
         ({"columns": ["seq", "seq"]}, errors.Usage, "asked for twice"),
         ({"columns": [3]}, errors.Usage, "no column 3"),
+        ({"columns": 3}, errors.WrongType, "list of names, not int"),
         ({"batch_rows": 0}, errors.Usage, "batch_rows is from 1"),
         ({"batch_rows": "9"}, errors.WrongType, "batch_rows is a whole number"),
         ({"time_unit": "ms"}, errors.Usage, "'ns' or 'us'"),
@@ -487,3 +489,35 @@ def test_batches_that_are_kept_take_little(path: Path) -> None:
         before = resident_mib()
         kept = list(log.scan(batch_rows=40).to_batches())
         assert len(kept) == 500 and resident_mib() - before < 200
+
+
+def test_threads_stop_when_one_fails(log: penstock.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that cannot be finished keeps no thread reading what nobody will get."""
+    monkeypatch.setattr(scan, "PART_SEQS", 1000)
+    monkeypatch.setattr(scan, "TABLE_SIZE", (10, 1 << 20))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(2))
+    ending = threading.Event()
+    begun = threading.Event()
+    late: list[int] = []
+    shutdown = ThreadPoolExecutor.shutdown
+    record_batches = scan.Scan._record_batches
+
+    def note_the_end(pool: Any, **options: Any) -> None:
+        ending.set()
+        shutdown(pool, **options)
+
+    def watched(self: penstock.Scan, reader: Any) -> Any:
+        for batch in record_batches(self, reader):
+            if batch["seq"][0].as_py() <= 1000:
+                begun.wait(60)
+                raise RuntimeError("the first part fails")
+            begun.set()
+            ending.wait(60)
+            late.append(batch.num_rows)
+            yield batch
+
+    monkeypatch.setattr(ThreadPoolExecutor, "shutdown", note_the_end)
+    monkeypatch.setattr(scan.Scan, "_record_batches", watched)
+    with pytest.raises(RuntimeError, match="the first part fails"):
+        log.scan().to_arrow()
+    assert late == [10]
