@@ -406,6 +406,17 @@ def test_names_that_stand_for_two(log: penstock.Log) -> None:
     log.extend(pa.Table.from_arrays([pa.array([b"a"])] * 3, names=["value", "x", "x"]))
 
 
+def test_lists_of_arrow_data(log: penstock.Log) -> None:
+    """Record batches in a list are no values; what is not in memory is not taken either."""
+    batches = pa.table({"value": [b"a"]}).to_batches()
+    for take in (log.extend, log.load):
+        for given_ in (batches, iter(batches)):
+            with pytest.raises(errors.WrongType, match="take Arrow data as a whole"):
+                take(given_)
+        with pytest.raises(errors.WrongType, match="frame or stream in memory, not LazyFrame"):
+            take(pl.LazyFrame({"value": ["a"]}))  # type: ignore[arg-type]
+
+
 class CArray(ctypes.Structure):
     """An array as Arrow's C data interface has it."""
 
