@@ -332,7 +332,9 @@ cdef tuple as_tuple(object values):
     except TypeError:
         if hasattr(values, "__iter__"):
             raise
-        raise WrongType(f"extend takes values one after the other, not {type(values).__name__}") from None
+        raise WrongType(
+            f"extend takes values one after the other, or a table, frame or stream in memory, "
+            f"not {type(values).__name__}") from None
 
 
 cdef int refuse_one(object values) except -1:
@@ -348,6 +350,8 @@ cdef object flat(object data, str what):
     """A one-dimensional memoryview of bytes over ``data``."""
     if not PyObject_CheckBuffer(data):
         hint = "; encode it first" if isinstance(data, str) else ""
+        if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
+            hint = "; extend and load take Arrow data as a whole, not a list of it"
         raise WrongType(f"{what} is bytes or another buffer, not {type(data).__name__}{hint}")
     try:
         return memoryview(data).cast("B")

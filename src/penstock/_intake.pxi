@@ -2,7 +2,7 @@
 
 cdef enum Layout:
     LAYOUT_TEXT32, LAYOUT_TEXT64, LAYOUT_VIEW, LAYOUT_FIXED, LAYOUT_DICTIONARY
-    LAYOUT_TIME, LAYOUT_LIST32, LAYOUT_LIST64
+    LAYOUT_TIME, LAYOUT_LIST32, LAYOUT_LIST64, LAYOUT_NULL
 
 
 cdef struct Column:
@@ -35,6 +35,8 @@ cdef str layout_of(const ArrowSchema *s, Column *c):
         c.layout = LAYOUT_TEXT64
     elif form in (b"vz", b"vu"):
         c.layout = LAYOUT_VIEW
+    elif form == b"n":  # what a frame makes of a column with nothing but None
+        c.layout = LAYOUT_NULL
     elif form.startswith(b"w:") and form[2:].isdigit():
         c.layout = LAYOUT_FIXED
         c.width = int(form[2:])
@@ -49,9 +51,33 @@ cdef void column_bind(Column *c, const ArrowArray *a) noexcept nogil:
     c.valid = <const uint8_t *>a.buffers[0] if a.null_count != 0 and a.n_buffers else NULL
 
 
+cdef inline bint bit_clear(const uint8_t *bits, int64_t at) noexcept nogil:
+    return bits != NULL and not bits[at >> 3] >> (at & 7) & 1
+
+
 cdef inline bint column_null(const Column *c, int64_t row) noexcept nogil:
-    cdef int64_t at = row + c.array.offset
-    return c.valid != NULL and not c.valid[at >> 3] >> (at & 7) & 1
+    return c.layout == LAYOUT_NULL or bit_clear(c.valid, row + c.array.offset)
+
+
+cdef inline int64_t index_at(const Column *c, int64_t row) noexcept nogil:
+    """Which word of its dictionary a row is; what is beyond 63 bits comes out negative."""
+    cdef const char *index = <const char *>c.array.buffers[1] + (row + c.array.offset) * <int64_t>c.width
+    if c.width == 1:
+        return (<const int8_t *>index)[0] if c.signed_index else (<const uint8_t *>index)[0]
+    if c.width == 2:
+        return (<const int16_t *>index)[0] if c.signed_index else (<const uint16_t *>index)[0]
+    if c.width == 4:
+        return (<const int32_t *>index)[0] if c.signed_index else (<const uint32_t *>index)[0]
+    return (<const int64_t *>index)[0]
+
+
+cdef inline bint row_null(const Column *c, const Column *words, int64_t row) noexcept nogil:
+    """Whether a row is null, be it by itself or because the word that it names is."""
+    cdef int64_t i
+    if c.layout != LAYOUT_DICTIONARY or column_null(c, row):
+        return column_null(c, row)
+    i = index_at(c, row)
+    return 0 <= i < words.array.length and column_null(words, i)
 
 
 cdef bint bytes_at(const Column *c, const Column *words, int64_t row, const char **at, uint64_t *n) noexcept nogil:
@@ -63,7 +89,7 @@ cdef bint bytes_at(const Column *c, const Column *words, int64_t row, const char
     cdef const int32_t *o32
     cdef const int64_t *o64
     cdef const char *view
-    cdef const char *index
+    at[0] = b""  # of nothing there may be no buffer
     if c.layout == LAYOUT_TEXT32:
         o32 = <const int32_t *>c.array.buffers[1]
         first = o32[i]
@@ -74,7 +100,8 @@ cdef bint bytes_at(const Column *c, const Column *words, int64_t row, const char
         last = o64[i + 1]
     elif c.layout == LAYOUT_FIXED:
         first = i * <int64_t>c.width
-        at[0] = <const char *>c.array.buffers[1] + first
+        if c.width:
+            at[0] = <const char *>c.array.buffers[1] + first
         n[0] = c.width
         return True
     elif c.layout == LAYOUT_VIEW:
@@ -87,25 +114,21 @@ cdef bint bytes_at(const Column *c, const Column *words, int64_t row, const char
         if first + 3 >= c.array.n_buffers:  # the last buffer has the lengths of the others
             return False
         at[0] = <const char *>c.array.buffers[2 + first] + psk_get32(view + 12)
-        return n[0] >> 31 == 0
+        last = (<const int64_t *>c.array.buffers[c.array.n_buffers - 1])[first]
+        return n[0] >> 31 == 0 and <int64_t>(psk_get32(view + 12) + n[0]) <= last
+    elif c.layout != LAYOUT_DICTIONARY:
+        return False
     else:
-        index = <const char *>c.array.buffers[1] + i * <int64_t>c.width
-        if c.width == 1:
-            first = (<const int8_t *>index)[0] if c.signed_index else (<const uint8_t *>index)[0]
-        elif c.width == 2:
-            first = (<const int16_t *>index)[0] if c.signed_index else (<const uint16_t *>index)[0]
-        elif c.width == 4:
-            first = (<const int32_t *>index)[0] if c.signed_index else (<const uint32_t *>index)[0]
-        else:
-            first = (<const int64_t *>index)[0]
-        if first < 0 or first >= words.array.length or column_null(words, first):
+        first = index_at(c, row)
+        if first < 0 or first >= words.array.length:
             return False
         return bytes_at(words, NULL, first, at, n)
     if first < 0 or last < first:
         return False
-    at[0] = <const char *>c.array.buffers[2] + first
     n[0] = <uint64_t>(last - first)
-    return True
+    if n[0]:
+        at[0] = <const char *>c.array.buffers[2] + first
+    return n[0] == 0 or c.array.buffers[2] != NULL
 
 
 cdef enum Refusal:
@@ -135,6 +158,7 @@ cdef struct Columned:
     Column values
     Column values_words
     const ArrowArray *pairs
+    const uint8_t *pairs_valid  # NULL: no pair is null
 
 
 cdef Refusal headers_span(const Columned *c, int64_t row, int64_t *first, int64_t *last) noexcept nogil:
@@ -173,9 +197,10 @@ cdef Refusal headers_write(
     if rc != TAKEN:
         return rc
     while i < last:
-        if column_null(&c.names, i):
+        if bit_clear(c.pairs_valid, i) or row_null(&c.names, &c.names_words, i):
             return REFUSED_TEXT
-        null = column_null(&c.values, i)
+        null = row_null(&c.values, &c.values_words, i)
+        value = b""
         value_len = 0
         if not bytes_at(&c.names, &c.names_words, i, &name, &name_len) or (
             not null and not bytes_at(&c.values, &c.values_words, i, &value, &value_len)
@@ -212,13 +237,13 @@ cdef Refusal row_parts(const Columned *c, const Parts *shared, int64_t row, Part
     p[0] = shared[0]
     if c.key.given:
         p.key_len = PSK_NO_KEY
-        if not column_null(&c.key, row):
+        if not row_null(&c.key, &c.key_words, row):
             if not bytes_at(&c.key, &c.key_words, row, &p.key, &n):
                 return REFUSED_LAYOUT
             if n > PSK_KEY_BYTES_MAX:
                 return REFUSED_KEY
             p.key_len = <uint16_t>n
-    if column_null(&c.value, row):
+    if row_null(&c.value, &c.value_words, row):
         if p.key_len == PSK_NO_KEY:
             return REFUSED_NOTHING
         p.kind = PSK_KIND_DELETE
@@ -230,7 +255,7 @@ cdef Refusal row_parts(const Columned *c, const Parts *shared, int64_t row, Part
             return REFUSED_VALUE
     if c.topic.given:
         p.topic_len = 0
-        if not column_null(&c.topic, row):
+        if not row_null(&c.topic, &c.topic_words, row):
             if not bytes_at(&c.topic, &c.topic_words, row, &p.topic, &n):
                 return REFUSED_LAYOUT
             if n > PSK_TOPIC_BYTES_MAX:
@@ -281,8 +306,6 @@ cdef class Chunk:
                 self.array.release(&self.array)
 
 
-
-
 cdef class Intake:
     """Arrow data of somebody else's: which of its columns are which parts of an event.
 
@@ -298,12 +321,14 @@ cdef class Intake:
     cdef list pins
     cdef object path
     cdef Coder coder           # what the values have to be fit for
+    cdef uint64_t seen         # rows of the batches so far
 
     def __dealloc__(self):
         if self.schema.release != NULL:
             self.schema.release(&self.schema)
         if self.stream.release != NULL:
-            self.stream.release(&self.stream)
+            with nogil:  # whoever made it may wait for a thread that needs the GIL
+                self.stream.release(&self.stream)
 
     def __init__(self, source, path, Coder coder, bytes marks, value, key, topic, headers, time):
         cdef ArrowStream *s
@@ -317,6 +342,8 @@ cdef class Intake:
         if hasattr(source, "__arrow_c_stream__"):
             capsule = source.__arrow_c_stream__()
             s = <ArrowStream *>PyCapsule_GetPointer(capsule, "arrow_array_stream")
+            if s.release == NULL:
+                raise Usage("this Arrow data was taken over already")
             self.stream = s[0]
             s.release = NULL
             with nogil:
@@ -329,6 +356,8 @@ cdef class Intake:
             self.schema = schema[0]
             schema.release = NULL
             a = <ArrowArray *>PyCapsule_GetPointer(array_capsule, "arrow_array")
+            if self.schema.release == NULL or a.release == NULL:
+                raise Usage("this Arrow data was taken over already")
             chunk = Chunk.__new__(Chunk)
             chunk.array = a[0]
             a.release = NULL
@@ -353,8 +382,10 @@ cdef class Intake:
                 (<bytes>self.schema.children[i].name).decode() if self.schema.children[i].name != NULL else ""
                 for i in range(self.schema.n_children)
             ]
-        for name in set(names):
-            if names.count(name) > 1 and name in (value, key, topic, headers, time, "value"):
+        parts = (("value", value), ("key", key), ("topic", topic), ("time", time), ("headers", headers))
+        for what, given in parts:
+            name = what if given is None else given
+            if isinstance(name, str) and names.count(name) > 1:
                 raise Usage(f"two columns are called {name!r}")
         there = ", ".join(repr(n) for n in names) or "none"
         for i in range(5):
@@ -373,7 +404,7 @@ cdef class Intake:
             self.places[0] = 0
         else:
             raise Usage(f"which column is the value? Say value='name'; there are {there}")
-        for i, (what, given) in enumerate((("key", key), ("topic", topic), ("time", time), ("headers", headers)), 1):
+        for i, (what, given) in enumerate(parts[1:], 1):
             if given is None:
                 if what in names and names.index(what) != self.places[0]:
                     self.places[i] = names.index(what)
@@ -434,11 +465,16 @@ cdef class Intake:
             c.time.layout = LAYOUT_TIME
             form = <bytes>s.format
             c.time.scale = {b"tss": 10**9, b"tsm": 10**6, b"tsu": 1000, b"tsn": 1, b"l": 1}.get(form[:3], 0)
-            if c.time.scale == 0:
+            if form == b"n":
+                c.time.layout = LAYOUT_NULL
+            elif c.time.scale == 0 or s.dictionary != NULL:
                 raise self.misfit("time", s, "is no timestamp, and no whole number of nanoseconds")
         if self.places[4] >= 0:
             s = self.place(4)
             c.headers.given = True
+            if strcmp(s.format, "n") == 0:
+                c.headers.layout = LAYOUT_NULL
+                return 0
             pair = s.children[0] if s.n_children == 1 else NULL
             if strcmp(s.format, "+l") == 0 or strcmp(s.format, "+m") == 0:
                 c.headers.layout = LAYOUT_LIST32
@@ -446,6 +482,9 @@ cdef class Intake:
                 c.headers.layout = LAYOUT_LIST64
             else:
                 pair = NULL
+            if pair != NULL and strcmp(pair.format, "n") == 0:  # none has any
+                c.names.layout = c.values.layout = LAYOUT_NULL
+                return 0
             if pair == NULL or strcmp(pair.format, "+s") != 0 or pair.n_children != 2:
                 raise self.misfit("headers", s, "is no list of pairs of a name and a value, and no map")
             self.lay_out_bytes("headers", pair.children[0], &c.names, &c.names_words)
@@ -455,40 +494,58 @@ cdef class Intake:
     cdef int bind(self, Chunk chunk) except -1:
         """Point the columns at the buffers of one batch."""
         cdef Columned *c = &chunk.columns
+        cdef int64_t i
         cdef const ArrowArray *a = &chunk.array
         cdef const ArrowArray *pair
         self.lay_out(c)
         if not self.bare and a.n_children != self.schema.n_children:
             raise Usage("the Arrow data contradicts itself: a batch has other columns than its schema")
         if not self.bare and a.null_count and a.n_buffers and a.buffers[0] != NULL:
-            raise Usage("the Arrow data has rows that are null as a whole; drop them first")
+            for i in range(a.offset, a.offset + a.length):
+                if bit_clear(<const uint8_t *>a.buffers[0], i):
+                    raise Usage("the Arrow data has rows that are null as a whole; drop them first")
         self.bind_one(a, 0, &c.value, &c.value_words)
         self.bind_one(a, 1, &c.key, &c.key_words)
         self.bind_one(a, 2, &c.topic, &c.topic_words)
         self.bind_one(a, 3, &c.time, NULL)
         self.bind_one(a, 4, &c.headers, NULL)
-        if c.headers.given:
+        if c.headers.given and c.headers.layout != LAYOUT_NULL:
             pair = c.pairs = c.headers.array.children[0]
+            if c.names.layout == LAYOUT_NULL and c.values.layout == LAYOUT_NULL and pair.n_children == 0:
+                return 0
             if pair.n_children != 2:
                 raise Usage("the Arrow data contradicts itself: headers have other parts than their schema")
-            column_bind(&c.names, pair.children[0])
-            column_bind(&c.values, pair.children[1])
-            if pair.children[0].dictionary != NULL:
-                column_bind(&c.names_words, pair.children[0].dictionary)
-            if pair.children[1].dictionary != NULL:
-                column_bind(&c.values_words, pair.children[1].dictionary)
+            if pair.null_count and pair.n_buffers:
+                c.pairs_valid = <const uint8_t *>pair.buffers[0]
+            self.bind_bytes(pair.children[0], pair.offset + pair.length, &c.names, &c.names_words)
+            self.bind_bytes(pair.children[1], pair.offset + pair.length, &c.values, &c.values_words)
         return 0
 
     cdef int bind_one(self, const ArrowArray *a, int i, Column *c, Column *words) except -1:
-        cdef const ArrowArray *child
         if self.places[i] < 0:
             return 0
-        child = a if self.bare else a.children[self.places[i]]
-        if child.length < a.length + (0 if self.bare else a.offset):
+        if self.bare:
+            return self.bind_bytes(a, a.length, c, words)
+        return self.bind_bytes(a.children[self.places[i]], a.offset + a.length, c, words)
+
+    cdef int bind_bytes(self, const ArrowArray *a, int64_t rows, Column *c, Column *words) except -1:
+        """Point one column at its buffers, and its dictionary, if it has one, at that one's."""
+        cdef int64_t buffers = 0 if c.layout == LAYOUT_NULL else 2
+        if a.length < rows:
             raise Usage("the Arrow data contradicts itself: a column is shorter than its batch")
-        column_bind(c, child)
-        if words != NULL and child.dictionary != NULL:
-            column_bind(words, child.dictionary)
+        if c.layout in (LAYOUT_TEXT32, LAYOUT_TEXT64, LAYOUT_VIEW):
+            buffers = 3
+        if (
+            a.n_buffers < buffers
+            or (buffers and a.null_count < a.length and a.buffers[1] == NULL and not (
+                c.layout == LAYOUT_FIXED and c.width == 0))
+            or (c.layout in (LAYOUT_LIST32, LAYOUT_LIST64) and a.n_children != 1)
+            or (c.layout == LAYOUT_DICTIONARY and a.dictionary == NULL)
+        ):
+            raise Usage("the Arrow data contradicts itself: a column lacks a part that its type has")
+        column_bind(c, a)
+        if c.layout == LAYOUT_DICTIONARY:
+            self.bind_bytes(a.dictionary, 0, words, NULL)
         return 0
 
     def __iter__(self):
@@ -513,7 +570,8 @@ cdef class Intake:
                 raise StopIteration
         self.bind(chunk)
         first = 0 if self.bare else chunk.array.offset
-        given = Given(self, [(chunk, first, first + chunk.array.length)])
+        given = Given(self, [(chunk, first, first + chunk.array.length)], self.seen)
+        self.seen += given.count
         if self.coder.encode is not None:
             given.check()
         return given
@@ -523,7 +581,7 @@ cdef class Intake:
         pieces = []
         for given in self:
             pieces += (<Given>given).pieces
-        return Given(self, pieces)
+        return Given(self, pieces, 0)
 
 
 cdef class Given:
@@ -532,9 +590,11 @@ cdef class Given:
     cdef Intake intake
     cdef list pieces           # (chunk, first row, row behind the last)
     cdef readonly uint64_t count
+    cdef uint64_t before       # rows of the whole that come before these
 
-    def __init__(self, Intake intake, list pieces):
+    def __init__(self, Intake intake, list pieces, uint64_t before):
         self.intake = intake
+        self.before = before
         self.pieces = pieces
         self.count = sum(stop - start for _, start, stop in pieces)
 
@@ -554,11 +614,11 @@ cdef class Given:
             if low < high:
                 pieces.append((chunk, low, high))
             at += last - first
-        return Given(self.intake, pieces)
+        return Given(self.intake, pieces, self.before + start)
 
     cdef object refuse(self, Refusal why, uint64_t row):
         kind = TooLarge if why in (REFUSED_VALUE, REFUSED_KEY, REFUSED_TOPIC, REFUSED_HEADERS) else Usage
-        return kind(f"row {row}: {_REFUSALS[why]}; nothing was written")
+        return kind(f"row {self.before + row}: {_REFUSALS[why]}; nothing was written")
 
     def entry(self, index):
         """One row as an entry."""
@@ -591,18 +651,19 @@ cdef class Given:
         """Look whether every value is what the codec wants; that takes an object per row."""
         cdef Chunk chunk
         cdef int64_t row
-        cdef const char *at = NULL
-        cdef uint64_t n = 0
+        cdef const char *value = NULL
+        cdef uint64_t n = 0, at = self.before
         for chunk, first, stop in self.pieces:
             for row in range(first, stop):
-                if column_null(&chunk.columns.value, row):
+                at += 1
+                if row_null(&chunk.columns.value, &chunk.columns.value_words, row):
                     continue
-                if not bytes_at(&chunk.columns.value, &chunk.columns.value_words, row, &at, &n):
-                    raise self.refuse(REFUSED_LAYOUT, row - first)
+                if not bytes_at(&chunk.columns.value, &chunk.columns.value_words, row, &value, &n):
+                    raise self.refuse(REFUSED_LAYOUT, at - 1 - self.before)
                 try:
-                    self.intake.coder.to_bytes(PyBytes_FromStringAndSize(at, <Py_ssize_t>n), self.intake.path)
+                    self.intake.coder.to_bytes(PyBytes_FromStringAndSize(value, <Py_ssize_t>n), self.intake.path)
                 except BadData as error:
-                    raise BadData(f"row {row - first}: {error}", path=self.intake.path) from error
+                    raise BadData(f"row {at - 1}: {error}", path=self.intake.path) from error
 
     def fitting(self, uint64_t room, uint64_t rows):
         """How many of the first ``rows`` rows have frames of at most ``room`` bytes together; at least one."""
@@ -640,7 +701,9 @@ cdef class Given:
             if self.intake.places[i] >= 0:
                 return False
         for chunk, _, _ in self.pieces:
-            if chunk.columns.value.valid != NULL or chunk.columns.value.layout == LAYOUT_DICTIONARY:
+            if chunk.columns.value.valid != NULL or (
+                chunk.columns.value.layout in (LAYOUT_DICTIONARY, LAYOUT_NULL)
+            ):
                 return False
         return True
 

@@ -6,6 +6,7 @@ cdef enum:
     SWEEP_FRAMES = 64       # frames whose checksums are taken before any of them is looked at
     ROWS_START = 1024
     PREFETCH_BYTES = 2048
+    VALUE_BYTES_LIKELY = 1024  # few values are longer; where they are, memory grows
     WINDOW_BYTES = 8388608  # of a segment that a scan has mapped at a time
 
 
@@ -416,6 +417,17 @@ cdef void text_export(Text *t, ArrowArray *a, uint64_t rows) noexcept nogil:
     memset(t, 0, sizeof(Text))
 
 
+cdef void text_fit(Text *t) noexcept nogil:
+    """Give back a huge page of which little is used: batches may be kept, and be many."""
+    cdef char *to
+    if t.room >= PSK_HUGE_PAGE and t.used < PSK_HUGE_PAGE // 2:
+        to = <char *>malloc(t.used + 16)
+        if to != NULL:
+            memcpy(to, t.data, t.used)
+            free(t.data)
+            t.data = to
+
+
 cdef bint text_array(Text *t, ArrowArray *a, uint64_t rows) noexcept nogil:
     if t.data == NULL and not text_reserve(t, 1):  # some consumers want an address, even of nothing
         return False
@@ -425,6 +437,7 @@ cdef bint text_array(Text *t, ArrowArray *a, uint64_t rows) noexcept nogil:
             return False
     if not array_make(a, <int64_t>rows, 0, 3, 0):
         return False
+    text_fit(t)
     text_export(t, a, rows)
     return True
 
@@ -577,6 +590,7 @@ cdef class RowReader(Reader):
     cdef Columns columns
     cdef uint64_t rows_max, bytes_max
     cdef bint busy
+    cdef object failed        # what is raised instead of a further batch
     cdef SegmentMap window    # the map of which pages are held
     cdef uint64_t window_start, window_end
 
@@ -647,6 +661,9 @@ cdef class RowReader(Reader):
                 behind = FRAME_CRC
             picks = 0
             for i in range(good):
+                if self.next >= self.stop:  # whatever stands here is not asked for
+                    rc = SWEPT_STOP
+                    break
                 p = frames[i]
                 commit = psk_get32(p)
                 total = align8(PSK_FRAME_HEADER_BYTES + <uint64_t>(commit - 1))
@@ -689,6 +706,8 @@ cdef class RowReader(Reader):
                 self.last_ns = psk_get64(p + PSK_FRAME_APPEND_NS)
             if picks and not rows_take(r, picked, picks):
                 return SWEPT_MEMORY
+            if rc == SWEPT_ALL and self.next >= self.stop:
+                rc = SWEPT_STOP
             if rc == SWEPT_ALL and behind != FRAME_GOOD:
                 self.at = at
                 state[0] = behind
@@ -696,11 +715,11 @@ cdef class RowReader(Reader):
         return rc
 
     cdef int reserve(self, Rows *r) except -1:
-        """Have memory for what is likely to come; what of it is not touched costs nothing."""
+        """Have memory for what is likely to come; what of it is not touched costs next to nothing."""
         cdef uint64_t rows = min(self.stop - self.next, self.rows_max, (self.limit - self.at) // 48 + 64)
+        cdef uint64_t nbytes = min(self.limit - self.at, self.bytes_max, rows * VALUE_BYTES_LIKELY)
         if (rows > r.room and not rows_grow(r, rows)) or (
-            r.wanted >> COLUMN_VALUE & 1
-            and not text_reserve(&r.value, min(self.limit - self.at, self.bytes_max))
+            r.wanted >> COLUMN_VALUE & 1 and not text_reserve(&r.value, nbytes)
         ):
             raise MemoryError
         return 0
@@ -761,20 +780,23 @@ cdef class RowReader(Reader):
                     if not self.pass_damage():
                         raise self.map.damage(self.at, state, self.next - 1)
                 elif rc == SWEPT_LATE:
+                    seq = psk_get64(self.base + self.at + PSK_FRAME_SEQ)
                     raise Usage(
-                        f"{self.log.path}: seq {self.next} has a time after 2262-04-11, which "
+                        f"{self.log.path}: seq {seq} has a time after 2262-04-11, which "
                         "nanoseconds in 63 bits cannot hold; scan(time_unit='us') can"
                     )
                 elif rc == SWEPT_TEXT:
+                    seq = psk_get64(self.base + self.at + PSK_FRAME_SEQ)
                     if not self.skip:
                         raise Corrupt(
-                            f"{self.map.path}: seq {self.next} at offset {self.at} has a topic or "
+                            f"{self.map.path}: seq {seq} at offset {self.at} has a topic or "
                             "headers that are no text; scan(damaged='skip') passes over it",
-                            path=str(self.map.path), offset=self.at, seq=self.next,
+                            path=str(self.map.path), offset=self.at, seq=seq,
                         )
+                    self.next = seq  # what is missing before it may be a hole, and is not damaged
                     self.last_ns = psk_get64(self.base + self.at + PSK_FRAME_APPEND_NS)
                     self.at += align8(PSK_FRAME_HEADER_BYTES + <uint64_t>psk_get32(self.base + self.at) - 1)
-                    self.pass_to(self.next + 1)
+                    self.pass_to(seq + 1)
                 PyErr_CheckSignals()
             if self.next >= self.stop:
                 self.ended = True
@@ -790,6 +812,8 @@ cdef class RowReader(Reader):
             raise self.log._closed_error()
         if self.busy:
             raise Usage("another thread is at this scan; give each thread a scan of its own")
+        if self.failed is not None:
+            raise self.failed
         if self.ended:
             return None
         self.busy = True
@@ -798,8 +822,19 @@ cdef class RowReader(Reader):
         rows.time_step = self.columns.time_step
         try:
             self.fill(&rows)
-            if rows.count == 0:
+        except PenstockError as error:
+            self.failed = error
+        except BaseException:
+            self.failed = Usage(f"{self.log.path}: this scan was broken off; run it anew")
+            self.busy = False
+            rows_free(&rows)
+            raise
+        try:
+            if rows.count == 0 or self.ended:
                 self.leave_window()
+            if rows.count == 0:
+                if self.failed is not None:
+                    raise self.failed
                 return None
             made = Batch.__new__(Batch)
             made.columns = self.columns
@@ -835,8 +870,11 @@ cdef class BatchStream:
         Py_INCREF(self)
         return PyCapsule_New(s, "arrow_array_stream", stream_capsule_free)
 
-    cdef int fail(self, object error):
-        self.error = f"{type(error).__name__}: {error}".encode(errors="replace")
+    cdef int fail(self, object error) noexcept:
+        try:
+            self.error = f"{type(error).__name__}: {error}".encode(errors="replace")
+        except BaseException:  # no memory for the words, and 0 would say that all went well
+            self.error = b"an error that cannot be put into words"
         if isinstance(error, MemoryError):
             return ENOMEM
         return EINVAL if isinstance(error, ValueError) else EIO

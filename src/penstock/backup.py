@@ -145,9 +145,9 @@ def _copy_one(
         _copy_range(source, fd, 0, L.PAGE, path, target)
         files.write_at(fd, segment.first_slot(header).pack(), L.SLOT_A_OFFSET, target)
         if sealed:
-            _copy_range(source, fd, L.INDEX_OFFSET, header.data_offset, path, target)
+            _copy_range(source, fd, L.INDEX_OFFSET, header.producers_offset, path, target)
             _copy_range(source, fd, header.footer_offset, header.segment_bytes, path, target)
-        _copy_range(source, fd, header.data_offset, end, path, target)
+        _copy_range(source, fd, header.producers_offset, end, path, target)
         files.sync_data(fd, target)
     finally:
         files.close(fd)

@@ -37,6 +37,9 @@ def arrow_schema(schema: Any) -> Any:
     if isinstance(schema, pa.Schema):
         found = schema
     elif isinstance(schema, Mapping):
+        for name in schema:
+            if not isinstance(name, str):
+                raise WrongType(f"a field's name is str, not {type(name).__name__}")
         found = pa.schema([(name, arrow_type(kind)) for name, kind in schema.items()])
     elif _has_fields(schema):
         found = pa.schema(list(arrow_type(schema)))
@@ -91,6 +94,7 @@ class Fields:
         self.schema = schema
         self.codec = codec
         self.malformed = malformed
+        self._readable = _readable_schema(schema) if codec == "json" else schema
         self._decoders: dict[str, Callable[[bytes], Any]] = {}
 
     def parse(self, batch: Any, path: str) -> tuple[Any, Any]:
@@ -129,7 +133,7 @@ class Fields:
         good = [i for i in range(len(values)) if i not in out] if out else range(len(values))
         chosen = values.take(pyarrow().array(good, "int64")) if out else values
         pieces: list[tuple[int, Any]] = []
-        for start, table, why in _parse_run(chosen, 0, self.schema):
+        for start, table, why in _parse_run(chosen, 0, self.schema, self._readable):
             if table is None:
                 bad[good[start]] = why
             else:
@@ -162,6 +166,7 @@ class Fields:
                 try:
                     row = self._decode(names[i] if names is not None else self.codec, value)
                     for field in self.schema:
+                        _check_exact(row.get(field.name), field.type)
                         pa.scalar(row.get(field.name), field.type)
                 except Exception as error:
                     bad[i], row = str(error), {}
@@ -182,12 +187,58 @@ class Fields:
         return found
 
 
-def _parse_run(values: Any, start: int, schema: Any) -> Iterator[tuple[int, Any, str]]:
+def _check_exact(value: Any, kind: Any) -> None:
+    """Refuse what pyarrow would convert: a fraction to an integer, a number to a time."""
+    types_of = pyarrow().types
+    if isinstance(value, float) and types_of.is_integer(kind):
+        raise BadData(f"{value!r} is no whole number")
+    if isinstance(value, int | float) and types_of.is_temporal(kind):
+        raise BadData(f"{value!r} is no {kind}")
+    if isinstance(value, bool) and (types_of.is_floating(kind) or types_of.is_decimal(kind)):
+        raise BadData(f"{value!r} is no number")
+    if types_of.is_struct(kind) and isinstance(value, Mapping):
+        for field in kind:
+            _check_exact(value.get(field.name), field.type)
+    elif (types_of.is_list(kind) or types_of.is_large_list(kind)) and isinstance(
+        value, list | tuple
+    ):
+        for item in value:
+            _check_exact(item, kind.value_type)
+
+
+def _readable_schema(schema: Any) -> Any:
+    """The schema that pyarrow's parser is given for it, from whose types one can be cast."""
+    pa = pyarrow()
+    from pyarrow import json
+
+    readable = pa.schema([field.with_type(_readable_type(field.type)) for field in schema])
+    try:
+        json.read_json(pa.py_buffer(b"{}"), parse_options=json.ParseOptions(readable))
+    except NotImplementedError as error:
+        raise Usage(f"a type of the schema cannot be read from JSON: {error}") from None
+    return readable
+
+
+def _readable_type(kind: Any) -> Any:
+    """Days are written as text, which the parser takes for times only."""
+    pa = pyarrow()
+    if pa.types.is_date(kind):
+        return pa.timestamp("s")
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_readable_type(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_readable_type(kind.value_type)))
+    return kind
+
+
+def _parse_run(
+    values: Any, start: int, schema: Any, readable: Any
+) -> Iterator[tuple[int, Any, str]]:
     """Parse texts of objects; where one is wrong, in halves until it is alone."""
     if not len(values):
         return
     try:
-        yield start, _parse_text(values, schema), ""
+        yield start, _cast_whole(_parse_text(values, readable), schema), ""
         return
     except (ValueError, OSError) as error:  # pyarrow's own errors are these
         why = str(error)
@@ -195,8 +246,17 @@ def _parse_run(values: Any, start: int, schema: Any) -> Iterator[tuple[int, Any,
         yield start, None, why
         return
     half = len(values) // 2
-    yield from _parse_run(values.slice(0, half), start, schema)
-    yield from _parse_run(values.slice(half), start + half, schema)
+    yield from _parse_run(values.slice(0, half), start, schema, readable)
+    yield from _parse_run(values.slice(half), start + half, schema, readable)
+
+
+def _cast_whole(table: Any, schema: Any) -> Any:
+    """The table with the types that were asked for; nothing of it may get lost."""
+    found = table.cast(schema)
+    for column, there in zip(found.columns, table.columns, strict=True):
+        if column.type != there.type and not column.cast(there.type).equals(there):
+            raise ValueError("it is a time of day, and the schema has dates")
+    return found
 
 
 def _parse_text(values: Any, schema: Any) -> Any:
@@ -218,7 +278,7 @@ def _parse_text(values: Any, schema: Any) -> Any:
     )
     if table.num_rows != len(values):
         raise ValueError("it is not one JSON object")
-    return table.select(schema.names).cast(schema)
+    return table.select(schema.names)
 
 
 def _codecs_of(headers: Any, own: str) -> list[str] | None:

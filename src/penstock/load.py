@@ -127,7 +127,10 @@ def _kept(tags: Any) -> Any:
 def _encoded(log: Log, values: Any, parts: Parts, codec: str | None) -> Iterator[Any]:
     """The values, as bytes; if ``codec`` is not the log's, each with a header that says so."""
     if not hasattr(values, "__iter__"):
-        raise WrongType(f"load takes values one after the other, not {type(values).__name__}")
+        raise WrongType(
+            "load takes values one after the other, or a table, frame or stream in memory, "
+            f"not {type(values).__name__}"
+        )
     encode, named = log._encoder(codec)
     if encode is not None and isinstance(values, str | bytes | bytearray | memoryview | dict):
         raise WrongType(f"load takes values one after the other, not {type(values).__name__}")

@@ -7,7 +7,9 @@ Arrow's C stream interface takes a scan as it is.
 
 from __future__ import annotations
 
+import itertools
 import os
+import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal
@@ -163,14 +165,18 @@ class Scan:
             yield from self._record_batches(self._reader(lowest, end, *TABLE_SIZE))
             return
         pool = ThreadPoolExecutor(threads, "penstock-scan")
+        broken_off = threading.Event()
+
+        def read(part: tuple[int, int]) -> list[pyarrow.RecordBatch]:
+            batches = self._record_batches(self._reader(*part, *TABLE_SIZE))
+            return list(itertools.takewhile(lambda _: not broken_off.is_set(), batches))
+
         try:
-            for batches in pool.map(self._part, parts):
+            for batches in pool.map(read, parts):
                 yield from batches
         finally:
+            broken_off.set()  # a part may be gigabytes, and Ctrl-C does not reach the threads
             pool.shutdown(cancel_futures=True)
-
-    def _part(self, part: tuple[int, int]) -> list[pyarrow.RecordBatch]:
-        return list(self._record_batches(self._reader(*part, *TABLE_SIZE)))
 
     def _record_batches(self, reader: RowReader) -> Iterator[pyarrow.RecordBatch]:
         pa = _pyarrow()
@@ -286,25 +292,33 @@ def _with_fields(columns: Iterable[str] | None, fields: list[str]) -> list[tuple
     def named(field: str) -> str:
         return PREFIX + field if field in COLUMNS else field
 
-    if columns is None:
-        own: list[tuple[str, str | None]] = [(c, None) for c in DEFAULT_COLUMNS if c != "value"]
-        return own + [(named(f), f) for f in fields]
     found: list[tuple[str, str | None]] = []
-    for name in _listed(columns):
-        field = name.removeprefix(PREFIX) if isinstance(name, str) else name
-        if name in COLUMNS:
-            found.append((name, None))
-        elif field in fields:
-            found.append((name, field))
-        else:
-            there = ", ".join([*COLUMNS, *map(named, fields)])
-            raise Usage(f"there is no column {name!r}; there are {there}")
-    if len({name for name, _ in found}) < len(found):
-        raise Usage("a column is asked for twice")
+    if columns is None:
+        found += [(c, None) for c in DEFAULT_COLUMNS if c != "value"]
+        found += [(named(f), f) for f in fields]
+    else:
+        for name in _listed(columns):
+            field = name.removeprefix(PREFIX) if isinstance(name, str) else name
+            if name in COLUMNS:
+                found.append((name, None))
+            elif name in fields:
+                found.append((name, name))
+            elif field in fields:
+                found.append((name, field))
+            else:
+                there = ", ".join([*COLUMNS, *map(named, fields)])
+                raise Usage(f"there is no column {name!r}; there are {there}")
+    for name, _ in found:
+        if [n for n, _ in found].count(name) > 1:
+            raise Usage(
+                f"column {name!r} is asked for twice; say with columns= which ones you want"
+            )
     return found
 
 
 def _listed(columns: Iterable[str]) -> list[str]:
     if isinstance(columns, str):
         raise WrongType(f"columns is a list of names, such as [{columns!r}], not one name")
+    if not hasattr(columns, "__iter__"):
+        raise WrongType(f"columns is a list of names, not {type(columns).__name__}")
     return list(columns)

@@ -51,6 +51,22 @@ def test_the_copy_is_the_log(path: Path, tmp_path: Path, mode: str, count: int) 
     oracle.read_log(target)
 
 
+@pytest.mark.parametrize("how", ["roll", "load"])
+def test_producers_are_remembered(log: penstock.Log, tmp_path: Path, how: str) -> None:
+    """The copy knows what its producers did, also what they did before the active segment."""
+    assert log.append(b"once", producer=("sensor", 1)) == 1
+    if how == "roll":
+        log.steward.roll()
+    else:
+        log.load([b"x" * 700] * 300)
+    log.append(b"behind")
+    log.backup(tmp_path / "copy")
+    with penstock.open(tmp_path / "copy") as copy:
+        assert copy.verify().ok
+        assert copy.append(b"once", producer=("sensor", 1)) == 1
+        assert list(copy) == list(log)
+
+
 def test_just_after_a_roll(log: penstock.Log, tmp_path: Path) -> None:
     """An active segment without events is copied as one, and takes appends."""
     fill(log, 3)

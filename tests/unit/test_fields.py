@@ -142,6 +142,11 @@ def test_names_that_meet(log: penstock.Log) -> None:
         log.scan(schema={"time": str, "user": str}, columns=["nope"])
     with pytest.raises(errors.Usage, match="asked for twice"):
         log.scan(schema={"user": str}, columns=["user", "user"])
+    with pytest.raises(errors.Usage, match=r"'data\.time' is asked for twice"):
+        log.scan(schema={"time": str, "data.time": str})
+    log.append({"data.x": 3})
+    dotted = log.scan(2, schema={"data.x": int}, columns=["data.x"])
+    assert dotted.to_arrow().to_pylist() == [{"data.x": 3}]
 
 
 BAD = {
@@ -201,6 +206,8 @@ def test_what_cannot_be_asked_for(path: Path) -> None:
             log.scan(schema={"n": int}, codec="json", malformed="x")  # type: ignore[arg-type]
         with pytest.raises(errors.NoCodec):
             log.scan(schema={"n": int}, codec="nope")
+        with pytest.raises(errors.WrongType, match="a field's name is str, not int"):
+            log.scan(schema={1: int}, codec="json")
 
 
 def test_objects_of_lite3(path: Path) -> None:
@@ -210,3 +217,42 @@ def test_objects_of_lite3(path: Path) -> None:
         log.append({"s": None})
         table = log.scan(schema={"n": int, "s": str}, columns=["n", "s"]).to_arrow()
         assert table.to_pylist() == [{"n": 1, "s": "x"}, {"n": None, "s": None}]
+
+
+@pytest.mark.parametrize("codec", ["json", "msgpack"])
+def test_types_are_not_converted(path: Path, codec: str) -> None:
+    """What would change on its way into a column does not fit, whichever codec it comes from."""
+    wrong: list[tuple[Any, Any]] = [
+        (1.5, int),
+        (1.0, int),
+        (True, float),
+        (True, int),
+        ("12", int),
+        (12, str),
+        (5, dt.datetime),
+        (5, dt.date),
+        ([1, 2.5], list[int]),
+        ({"b": 2.5}, pa.struct([("b", pa.int64())])),
+    ]
+    with penstock.open(path, codec=codec) as log:
+        for value, kind in wrong:
+            seq = log.append({"a": value})
+            with pytest.raises(errors.BadData, match=f"seq {seq} does not fit"):
+                log.scan(seq, schema={"a": kind}).to_arrow()
+
+
+def test_days(log: penstock.Log) -> None:
+    """A date is written to JSON as text, and comes back as a date, also from inside."""
+    day = dt.date(2026, 11, 1)
+    log.append({"day": day, "days": [day, None], "in": {"day": day}})
+    log.append({"day": "soon"})
+    log.append({"day": "2026-11-01T05:00:00Z"})
+    schema = {"day": dt.date, "days": list[dt.date], "in": pa.struct([("day", pa.date32())])}
+    scan = log.scan(schema=schema, columns=list(schema), malformed="drop")
+    assert scan.to_arrow().to_pylist() == [{"day": day, "days": [day, None], "in": {"day": day}}]
+
+
+def test_types_that_cannot_be_read(log: penstock.Log) -> None:
+    """They are refused when the scan is made."""
+    with pytest.raises(errors.Usage, match="cannot be read from JSON"):
+        log.scan(schema={"a": pa.map_(pa.string(), pa.int64())})

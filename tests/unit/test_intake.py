@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import datetime as dt
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -329,3 +330,202 @@ def test_a_stream_that_fails(log: penstock.Log) -> None:
         with pytest.raises(errors.Usage, match="the source broke"):
             take(pa.RecordBatchReader.from_batches(schema, batches()))
     assert log.last_seq == 0 and L.FORMAT_VERSION
+
+
+def test_what_is_null_in_other_ways(log: penstock.Log) -> None:
+    """A column of the type null is null in each row; so is a row whose word in a dictionary is."""
+    words = pa.DictionaryArray.from_arrays(pa.array([1, 0, 1], pa.int8()), pa.array([b"x", None]))
+    nothing = pa.nulls(3)
+    log.extend(pa.table({"value": words, "key": [b"k"] * 3, "topic": nothing, "time": nothing}))
+    log.load(pa.table({"value": [b"v"] * 3, "key": words, "headers": nothing}))
+    empty = pa.array([[]] * 3, pa.list_(pa.null()))
+    log.extend(pa.table({"value": nothing, "key": [b"k"] * 3, "headers": empty}))
+    assert [(e.value, e.key) for e in log] == [
+        *((None, b"k"), (b"x", b"k"), (None, b"k")),
+        *((b"v", None), (b"v", b"x"), (b"v", None)),
+        *((None, b"k"),) * 3,
+    ]
+    assert all(e.topic == "" and e.headers == () and e.time_ns == e.append_ns for e in log)
+    with pytest.raises(errors.Usage, match="a header has no name"):
+        log.extend(pa.table({"value": [b"v"], "headers": pa.array([[None]], pa.list_(pa.null()))}))
+    with pytest.raises(errors.Usage, match="row 0: its value is null and it has no key"):
+        log.extend(pa.nulls(1))
+
+
+def test_a_frame_of_pandas_there_and_back(log: penstock.Log, tmp_path: Path) -> None:
+    """What to_pandas gives can be appended, though its columns of None have lost their types."""
+    log.extend([b"a", b"b"], topic="t")
+    with penstock.open(tmp_path / "copy") as copy:
+        copy.extend(log.scan().to_pandas())
+        assert [e.value for e in copy] == [b"a", b"b"] and copy[2].topic == "t"
+
+
+def test_a_pair_that_is_null(log: penstock.Log) -> None:
+    """A null pair among headers has no name, whatever lies below it."""
+    pairs = pa.StructArray.from_arrays(
+        [pa.array(["hidden", "seen"]), pa.array([b"1", b"2"])],
+        names=["key", "value"],
+        mask=pa.array([True, False]),
+    )
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), pairs)
+    table = pa.table({"value": [b"a", b"b"], "headers": lists})
+    with pytest.raises(errors.Usage, match=r"row 0: .*a header has no name"):
+        log.extend(table)
+    log.extend(table.slice(1))
+    assert [e.headers for e in log] == [(("seen", b"2"),)]
+
+
+def test_times_that_are_words_of_a_dictionary(log: penstock.Log) -> None:
+    """Places in a dictionary are not taken for nanoseconds."""
+    times = pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int64()), pa.array([10**18, 10**18]))
+    with pytest.raises(errors.Usage, match="'time' cannot be the time"):
+        log.extend(pa.table({"value": [b"a", b"b"], "time": times}))
+
+
+@pytest.mark.parametrize("take", ["extend", "load"])
+def test_rows_are_numbered_over_all_batches(path: Path, take: str) -> None:
+    """An error names the row of the data as it was given, however it comes in batches."""
+    table = pa.table({"value": pa.chunked_array([[b"1"] * 30_000, [b"1"] * 30_000, [b"1", b"{"]])})
+    with penstock.open(path, codec="json") as log:
+        with pytest.raises(errors.BadData, match=r"^row 60001: "):
+            getattr(log, take)(table)
+        hurt = pa.table({"value": pa.chunked_array([[b"1"] * 30_000, [b"1"] * 30_001, [None]])})
+        with pytest.raises(errors.Usage, match=r"^row 60001: its value is null"):
+            getattr(log, take)(hurt)
+        assert log.last_seq == 0
+
+
+def test_names_that_stand_for_two(log: penstock.Log) -> None:
+    """Two columns of one name are refused if it is one that counts."""
+    for name in ("value", "key", "topic", "time", "headers"):
+        column = pa.array([b"a"])
+        names = [*dict.fromkeys(["value", name]), name]
+        table = pa.Table.from_arrays([column] * len(names), names=names)
+        with pytest.raises(errors.Usage, match=f"two columns are called '{name}'"):
+            log.extend(table)
+    log.extend(pa.Table.from_arrays([pa.array([b"a"])] * 3, names=["value", "x", "x"]))
+
+
+def test_lists_of_arrow_data(log: penstock.Log) -> None:
+    """Record batches in a list are no values; what is not in memory is not taken either."""
+    batches = pa.table({"value": [b"a"]}).to_batches()
+    for take in (log.extend, log.load):
+        for given_ in (batches, iter(batches)):
+            with pytest.raises(errors.WrongType, match="take Arrow data as a whole"):
+                take(given_)
+        with pytest.raises(errors.WrongType, match="frame or stream in memory, not LazyFrame"):
+            take(pl.LazyFrame({"value": ["a"]}))  # type: ignore[arg-type]
+
+
+class CArray(ctypes.Structure):
+    """An array as Arrow's C data interface has it."""
+
+    _fields_ = (
+        ("length", ctypes.c_int64),
+        ("null_count", ctypes.c_int64),
+        ("offset", ctypes.c_int64),
+        ("n_buffers", ctypes.c_int64),
+        ("n_children", ctypes.c_int64),
+        ("buffers", ctypes.POINTER(ctypes.c_void_p)),
+        ("children", ctypes.POINTER(ctypes.c_void_p)),
+        ("dictionary", ctypes.c_void_p),
+        ("release", ctypes.c_void_p),
+        ("private_data", ctypes.c_void_p),
+    )
+
+
+class Forged:
+    """An array of pyarrow's whose struct is changed before it is given away."""
+
+    def __init__(self, array: pa.Array, change: Callable[[CArray], None]) -> None:
+        point = ctypes.pythonapi.PyCapsule_GetPointer
+        point.restype, point.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+        self.capsules: tuple[object, object] = array.__arrow_c_array__()
+        self.struct = CArray.from_address(point(self.capsules[1], b"arrow_array"))
+        change(self.struct)
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        return self.capsules
+
+
+def test_data_that_was_taken_already(log: penstock.Log) -> None:
+    """Capsules that are empty are refused, not looked into."""
+    once = Forged(pa.array([b"a"]), lambda a: None)
+    log.extend(once)
+    with pytest.raises(errors.Usage, match="taken over already"):
+        log.extend(once)
+
+    class Stream:
+        capsule = pa.table({"value": [b"b"]}).__arrow_c_stream__()
+
+        def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+            return self.capsule
+
+    log.extend(Stream())
+    with pytest.raises(errors.Usage, match="taken over already"):
+        log.extend(Stream())
+    assert [e.value for e in log] == [b"a", b"b"]
+
+
+def test_nulls_that_nobody_counted(log: penstock.Log) -> None:
+    """A count of -1 means that the bits tell, those of a struct as well."""
+
+    def uncount(a: CArray) -> None:
+        a.null_count = -1
+
+    log.extend(Forged(pa.array([b"a", b"b"]), uncount))
+    with pytest.raises(errors.Usage, match="row 1: its value is null"):
+        log.extend(Forged(pa.array([b"a", None]), uncount))
+    struct = pa.StructArray.from_arrays(
+        [pa.array([b"x", b"y", b"z"])], names=["value"], mask=pa.array([True, False, False])
+    )
+    log.extend(Forged(struct[1:], uncount))
+    with pytest.raises(errors.Usage, match="null as a whole"):
+        log.extend(Forged(struct, uncount))
+    assert [e.value for e in log] == [b"a", b"b", b"y", b"z"]
+
+
+def test_arrays_without_bytes(log: penstock.Log) -> None:
+    """Where there is nothing, there need be no buffer: no rows, or rows of no bytes."""
+
+    def bare(*which: int) -> Callable[[CArray], None]:
+        def change(a: CArray) -> None:
+            for i in which:
+                a.buffers[i] = None
+
+        return change
+
+    assert log.extend(Forged(pa.array([], pa.binary()), bare(0, 1, 2))) == range(1, 1)
+    assert log.load(Forged(pa.array([], pa.binary()), bare(0, 1, 2))) == range(1, 1)
+    log.extend(Forged(pa.array([b"", b""]), bare(2)))
+    log.extend(Forged(pa.array([b"", b""], pa.large_binary()), bare(2)))
+    log.extend(Forged(pa.array([b"", b""], pa.binary(0)), bare(1)))
+    assert [e.value for e in log] == [b""] * 6
+
+
+def test_arrays_that_contradict_their_type(log: penstock.Log) -> None:
+    """An array without what its type has is refused before anything is read."""
+
+    def lack(name: str, value: object) -> Callable[[CArray], None]:
+        return lambda a: setattr(a, name, value)
+
+    def no_offsets(a: CArray) -> None:
+        a.buffers[1] = None
+
+    words = pa.array(["a", "b"]).dictionary_encode()
+    for forged in (
+        Forged(pa.array([b"a"]), lack("n_buffers", 2)),
+        Forged(pa.array([b"a"]), no_offsets),
+        Forged(words, no_offsets),
+        Forged(pa.array([b"a"], pa.binary(1)), lack("n_buffers", 1)),
+    ):
+        with pytest.raises(errors.Usage, match="lacks a part that its type has"):
+            log.extend(forged)
+    view = pa.array([b"long enough for a buffer"], pa.binary_view())
+
+    def shorten(a: CArray) -> None:
+        ctypes.cast(a.buffers[3], ctypes.POINTER(ctypes.c_int64))[0] = 9
+
+    with pytest.raises(errors.Usage, match="points outside"):
+        log.extend(Forged(view, shorten))
+    assert log.last_seq == 0

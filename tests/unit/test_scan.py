@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -288,6 +289,7 @@ def test_a_closed_log(path: Path) -> None:
         ({"columns": ["seq", "nope"]}, errors.Usage, "no column 'nope'; there are seq, time"),
         ({"columns": ["seq", "seq"]}, errors.Usage, "asked for twice"),
         ({"columns": [3]}, errors.Usage, "no column 3"),
+        ({"columns": 3}, errors.WrongType, "list of names, not int"),
         ({"batch_rows": 0}, errors.Usage, "batch_rows is from 1"),
         ({"batch_rows": "9"}, errors.WrongType, "batch_rows is a whole number"),
         ({"time_unit": "ms"}, errors.Usage, "'ns' or 'us'"),
@@ -450,3 +452,85 @@ def test_blocks_of_other_topics_are_not_looked_at(path: Path, sealed: bool) -> N
             with pytest.raises(errors.Corrupt):
                 reader.scan(topic="common").to_arrow()
         reader.close()
+
+
+def test_what_is_not_asked_for_may_be_damaged(path: Path) -> None:
+    """A scan that stops before a damaged event, or before a lost segment, knows nothing of it."""
+    with penstock.open(path, segment_size="64KiB") as log:
+        for i in range(1500):
+            log.append(b"%0100d" % i)
+        segments = oracle.read_log(path)
+        hurt = segments[0].events[40]
+        broken.flip(segments[0].path, hurt.at + L.FRAME_HEADER_BYTES, 0)
+        assert scanned(log, stop=hurt.seq).equals(expected(log.read(stop=hurt.seq)))
+        with pytest.raises(errors.Corrupt):
+            log.scan(stop=hurt.seq + 1).to_arrow()
+    first, lost = segments[1].events[0].seq, segments[2].events[0].seq
+    segments[2].path.unlink()
+    with penstock.open(path, mode="r") as log:
+        assert log.scan(first, lost).to_arrow().num_rows == lost - first
+
+
+def test_what_comes_before_damage(path: Path) -> None:
+    """It is handed out before the error is raised, which then stays."""
+    with penstock.open(path) as log:
+        for i in range(100):
+            log.append(b"%d" % i)
+        (seg,) = oracle.read_log(path)
+        broken.flip(seg.path, seg.events[49].at + L.FRAME_HEADER_BYTES, 0)
+        batches = log.scan(batch_rows=30).to_batches()
+        assert [next(batches).num_rows for _ in range(2)] == [30, 19]
+        with pytest.raises(errors.Corrupt):
+            next(batches)
+        stream = pa.RecordBatchReader.from_stream(log.scan(batch_rows=49))
+        assert stream.read_next_batch().num_rows == 49
+        for _ in range(2):
+            with pytest.raises(OSError, match="Corrupt"):
+                stream.read_next_batch()
+
+
+def test_batches_that_are_kept_take_little(path: Path) -> None:
+    """A batch of few events takes memory for these, not for what there might have been."""
+
+    def resident_mib() -> int:
+        return (
+            int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") >> 20
+        )
+
+    with penstock.open(path) as log:
+        log.extend([b"x" * 100] * 20_000)
+        before = resident_mib()
+        kept = list(log.scan(batch_rows=40).to_batches())
+        assert len(kept) == 500 and resident_mib() - before < 200
+
+
+def test_threads_stop_when_one_fails(log: penstock.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that cannot be finished keeps no thread reading what nobody will get."""
+    monkeypatch.setattr(scan, "PART_SEQS", 1000)
+    monkeypatch.setattr(scan, "TABLE_SIZE", (10, 1 << 20))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(2))
+    ending = threading.Event()
+    begun = threading.Event()
+    late: list[int] = []
+    shutdown = ThreadPoolExecutor.shutdown
+    record_batches = scan.Scan._record_batches
+
+    def note_the_end(pool: Any, **options: Any) -> None:
+        ending.set()
+        shutdown(pool, **options)
+
+    def watched(self: penstock.Scan, reader: Any) -> Any:
+        for batch in record_batches(self, reader):
+            if batch["seq"][0].as_py() <= 1000:
+                begun.wait(60)
+                raise RuntimeError("the first part fails")
+            begun.set()
+            ending.wait(60)
+            late.append(batch.num_rows)
+            yield batch
+
+    monkeypatch.setattr(ThreadPoolExecutor, "shutdown", note_the_end)
+    monkeypatch.setattr(scan.Scan, "_record_batches", watched)
+    with pytest.raises(RuntimeError, match="the first part fails"):
+        log.scan().to_arrow()
+    assert late == [10]
