@@ -7,10 +7,11 @@ Arrow's C stream interface takes a scan as it is.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -228,8 +229,14 @@ class Scan:
 
     def to_polars(self) -> polars.DataFrame:
         """All of it as a polars frame."""
-        frame = needed("polars", "polars").DataFrame(_Stream(self, *TABLE_SIZE))
-        return frame  # type: ignore[no-any-return]
+        make = needed("polars", "polars").DataFrame
+        stream = _Stream(self, *TABLE_SIZE)
+        try:
+            return make(stream)  # type: ignore[no-any-return]
+        except Exception:
+            if stream.failure is not None:
+                raise stream.failure from None
+            raise
 
     def __arrow_c_schema__(self) -> object:
         return (self._columns if self._fields is None else self.schema).__arrow_c_schema__()
@@ -237,11 +244,15 @@ class Scan:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self._stream(self._batch_rows, BATCH_BYTES)
 
-    def _stream(self, rows: int, nbytes: int) -> object:
+    def _stream(self, rows: int, nbytes: int, watcher: _Stream | None = None) -> object:
         reader = self._reader(*self._begin(), rows, nbytes)
         if self._fields is None:
-            return BatchStream(self._columns, reader).capsule()
+            source = reader if watcher is None else _Watched(watcher, reader.batch)
+            return BatchStream(self._columns, source).capsule()
         batches = self._record_batches(reader)
+        if watcher is not None:
+            source = _Watched(watcher, functools.partial(next, batches, None))
+            batches = iter(source.batch, None)
         stream = _pyarrow().RecordBatchReader.from_batches(self.schema, batches)
         return stream.__arrow_c_stream__()
 
@@ -252,12 +263,29 @@ class _Stream:
     def __init__(self, scan: Scan, rows: int, nbytes: int) -> None:
         self._scan = scan
         self._size = (rows, nbytes)
+        self.failure: BaseException | None = None  # what Arrow's own error stands for
 
     def __arrow_c_schema__(self) -> object:
         return self._scan.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return self._scan._stream(*self._size)
+        return self._scan._stream(*self._size, self)
+
+
+class _Watched:
+    """Batches whose failure is noted by the stream that they are for."""
+
+    def __init__(self, stream: _Stream, next_batch: Callable[[], Any]) -> None:
+        self._stream = stream
+        self._next = next_batch
+
+    def batch(self) -> Any:
+        """The next batch; None if there is nothing more."""
+        try:
+            return self._next()
+        except BaseException as error:
+            self._stream.failure = error
+            raise
 
 
 def _fields_for(log: Log, schema: Any, codec: str | None, malformed: str) -> Fields:

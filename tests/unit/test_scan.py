@@ -534,3 +534,18 @@ def test_threads_stop_when_one_fails(log: penstock.Log, monkeypatch: pytest.Monk
     with pytest.raises(RuntimeError, match="the first part fails"):
         log.scan().to_arrow()
     assert late == [10]
+
+
+def test_to_polars_fails_as_the_others_do(path: Path) -> None:
+    """Our own error comes out of it, not the one of polars that stands for it."""
+    with penstock.open(path, codec="json") as log:
+        for i in range(9):
+            log.append({"n": i})
+        log.append({"n": "text"})
+        assert log.scan(stop=9, schema={"n": int}).to_polars()["n"].to_list() == list(range(8))
+        with pytest.raises(errors.BadData, match="seq 10"):
+            log.scan(schema={"n": int}).to_polars()
+        (seg,) = oracle.read_log(path)
+        broken.flip(seg.path, seg.events[4].at + L.FRAME_HEADER_BYTES, 0)
+        with pytest.raises(errors.Corrupt):
+            log.scan().to_polars()
