@@ -308,6 +308,8 @@ cdef class Reader:
             while self.at < self.limit and self.next < self.stop:
                 if self.blocks and self.at >= self.block_end:
                     self.skip_blocks()
+                    if self.next >= self.stop:
+                        break
                 p = self.base + self.at
                 state = frame_check(p, self.limit - self.at, self.check, &total)
                 if state != FRAME_GOOD:

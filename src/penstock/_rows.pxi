@@ -756,6 +756,8 @@ cdef class RowReader(Reader):
             while self.at < self.limit and self.next < self.stop:
                 if self.blocks and self.at >= self.block_end:
                     self.skip_blocks()
+                    if self.next >= self.stop:
+                        break
                 elif not self.blocks and (self.window is not self.map or self.at >= self.window_end):
                     self.move_window()
                 holes = self.map.generation > 0

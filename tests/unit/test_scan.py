@@ -549,3 +549,17 @@ def test_to_polars_fails_as_the_others_do(path: Path) -> None:
         broken.flip(seg.path, seg.events[4].at + L.FRAME_HEADER_BYTES, 0)
         with pytest.raises(errors.Corrupt):
             log.scan().to_polars()
+
+
+def test_no_block_behind_the_stop_is_looked_at(path: Path) -> None:
+    """Passing over blocks may lead behind the stop; what stands there is nobody's business."""
+    with penstock.open(path, segment_size="1MiB") as log:
+        for i in range(3000):
+            log.append(b"%0100d" % i, topic="rare" if 1500 <= i < 1530 else "common")
+        seg = oracle.read_log(path)[0]
+        blocks = [at for at, *_ in oracle.index_entries(seg) if at <= seg.events[1500].at]
+        broken.flip(seg.path, blocks[-1] + L.FRAME_SEQ, 1)
+        assert list(log.read(topic="rare", stop=1000)) == []
+        assert log.scan(topic="rare", stop=1000).to_arrow().num_rows == 0
+        with pytest.raises(errors.Corrupt):
+            list(log.read(topic="rare"))
