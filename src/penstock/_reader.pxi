@@ -153,6 +153,8 @@ cdef class Reader:
             if psk_get64(m.base + at + PSK_FRAME_SEQ) > self.next and not m.generation:
                 self.pass_to(psk_get64(m.base + at + PSK_FRAME_SEQ))
         self.rejoin = at == limit
+        if self.rejoin and self.skip and not self.follows and head >> 32 == m.number:
+            self.pass_to(self.stop)  # nothing that was published behind it can be read
         return True
 
     cdef int pass_to(self, uint64_t seq) except -1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import struct
 import sys
 import threading
@@ -17,6 +18,7 @@ import penstock
 from penstock import files
 from penstock.segment import file_name, map_segment
 from penstock.steward import ahead
+from penstock.steward.seal import seal
 from tests.unit import oracle
 
 
@@ -357,3 +359,20 @@ def test_looks_at_a_growing_file(path: Path) -> None:
         sys.setswitchinterval(interval)
         for thread in threads:
             thread.join()
+
+
+def test_two_who_seal_write_the_same_bytes(path: Path, tmp_path: Path) -> None:
+    """Two processes may seal one segment at once, and one break off: the bytes are the same."""
+    copies = [tmp_path / "a", tmp_path / "b"]
+    with penstock.open(path, segment_size="64KiB") as log:
+        log.extend([b"x" * 100] * 50, topic="t")
+        log.steward.roll()
+        log.append(b"active")
+    for copy in copies:
+        shutil.copytree(path, copy)
+        name = copy / oracle.segment_paths(path)[0].name
+        with name.open("r+b") as file:  # as if nobody had sealed it yet
+            file.truncate(name.stat().st_size - oracle.PAGE)
+        assert seal(*map_segment(str(name), write=True))
+    first, second = (oracle.segment_paths(copy)[0].read_bytes() for copy in copies)
+    assert first == second and any(first[-oracle.PAGE :])

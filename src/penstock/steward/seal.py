@@ -73,7 +73,7 @@ def seal(m: SegmentMap, header: Header) -> bool:
         walk,
         index_crc=m.crc_of(L.INDEX_OFFSET, index_count * L.INDEX_ENTRY_BYTES),
         topics=_topics(m, header.data_offset, walk["offset"]),
-        sealed_ns=_core.now_ns(),
+        sealed_ns=walk["last_append_ns"],  # the same, whoever seals it
     )
     files.allocate(m.fd, header.footer_offset, header.segment_bytes, m.path)
     _core.fail_point("seal.allocated")
