@@ -146,8 +146,8 @@ cdef extern from "_native.h" nogil:
         const void *c, size_t c_len)
     int64_t psk_file_bytes(int fd, const char *path)
     void psk_prefetch(const void *p)
-    const uint64_t PSK_HUGE_PAGE
-    char *psk_alloc_huge(uint64_t nbytes)
+    const uint64_t PSK_WARM_BYTES
+    void psk_warm(char *start, char *end)
     void psk_copy16(void *to, const void *from_)
     void psk_let_go(char *start, size_t nbytes)
     void psk_populate_read(const char *start, size_t nbytes)

@@ -6,7 +6,7 @@ cdef enum:
     SWEEP_FRAMES = 64       # frames whose checksums are taken before any of them is looked at
     ROWS_START = 1024
     PREFETCH_BYTES = 2048
-    VALUE_BYTES_LIKELY = 1024  # few values are longer; where they are, memory grows
+    VALUE_BYTES_LIKELY = 256  # where values are longer, memory grows
     WINDOW_BYTES = 8388608  # of a segment that a scan has mapped at a time
 
 
@@ -28,6 +28,7 @@ cdef struct Text:
     char *data
     uint64_t used
     uint64_t room
+    uint64_t warm             # up to here the memory has its pages
     int64_t nulls
 
 
@@ -74,19 +75,12 @@ cdef void rows_free(Rows *r) noexcept nogil:
 
 cdef bint grow(void **p, uint64_t before, uint64_t nbytes) noexcept nogil:
     """Have ``nbytes`` bytes of memory instead of ``before``."""
-    cdef void *to
-    if nbytes < PSK_HUGE_PAGE:
-        to = realloc(p[0], nbytes)
-        if to == NULL:
-            return False
-    else:
-        to = psk_alloc_huge(nbytes)
-        if to == NULL:
-            return False
-        if before:
-            memcpy(to, p[0], before)
-        free(p[0])
+    cdef void *to = realloc(p[0], nbytes)
+    if to == NULL:
+        return False
     p[0] = to
+    if nbytes >= PSK_WARM_BYTES:
+        psk_warm(<char *>to + before, <char *>to + nbytes)
     return True
 
 
@@ -126,16 +120,31 @@ cdef bint rows_grow(Rows *r, uint64_t to) noexcept nogil:
 cdef bint text_grow(Text *t, uint64_t nbytes) noexcept nogil:
     """Have room for ``nbytes`` more, and then some."""
     cdef uint64_t to = t.room * 2
+    cdef void *data
     if to < t.used + nbytes + 65536:
         to = t.used + nbytes + 65536
-    if not grow(<void **>&t.data, t.used, to):
+    data = realloc(t.data, to)
+    if data == NULL:
         return False
+    t.data = <char *>data
     t.room = to
     return True
 
 
 cdef inline bint text_reserve(Text *t, uint64_t nbytes) noexcept nogil:
     return t.used + nbytes + 16 <= t.room or text_grow(t, nbytes + 16)
+
+
+cdef inline bint text_ready(Text *t, uint64_t nbytes) noexcept nogil:
+    """Have room for ``nbytes`` more, which are about to be written."""
+    cdef uint64_t end
+    if not text_reserve(t, nbytes):
+        return False
+    if t.used + nbytes > t.warm and t.room >= PSK_WARM_BYTES:
+        end = min(t.room, t.used + nbytes + PSK_WARM_BYTES)
+        psk_warm(t.data + t.used, t.data + end)
+        t.warm = end
+    return True
 
 
 cdef inline bint text_add(Text *t, uint64_t row, const char *data, uint64_t nbytes) noexcept nogil:
@@ -262,7 +271,7 @@ cdef bint take_topics(Text *t, uint64_t row, const Pick *picks, uint64_t n) noex
     cdef char *data
     for i in range(n):
         total += picks[i].topic_len
-    if not text_reserve(t, total):
+    if not text_ready(t, total):
         return False
     used = t.used
     data = t.data
@@ -281,7 +290,7 @@ cdef bint take_keys(Text *t, uint64_t row, uint64_t room, const Pick *picks, uin
     cdef char *data
     for i in range(n):
         total += <uint64_t>(picks[i].value - picks[i].key)
-    if not text_reserve(t, total):
+    if not text_ready(t, total):
         return False
     used = t.used
     data = t.data
@@ -302,7 +311,7 @@ cdef bint take_values(Text *t, uint64_t row, uint64_t room, const Pick *picks, u
     cdef char *data
     for i in range(n):
         total += picks[i].value_len
-    if not text_reserve(t, total):
+    if not text_ready(t, total):
         return False
     used = t.used
     data = t.data
@@ -418,14 +427,12 @@ cdef void text_export(Text *t, ArrowArray *a, uint64_t rows) noexcept nogil:
 
 
 cdef void text_fit(Text *t) noexcept nogil:
-    """Give back a huge page of which little is used: batches may be kept, and be many."""
-    cdef char *to
-    if t.room >= PSK_HUGE_PAGE and t.used < PSK_HUGE_PAGE // 2:
-        to = <char *>malloc(t.used + 16)
+    """Give back memory of which little is used: batches may be kept, and be many."""
+    cdef void *to
+    if t.room - t.used >= 65536:
+        to = realloc(t.data, t.used + 16)
         if to != NULL:
-            memcpy(to, t.data, t.used)
-            free(t.data)
-            t.data = to
+            t.data = <char *>to
 
 
 cdef bint text_array(Text *t, ArrowArray *a, uint64_t rows) noexcept nogil:
