@@ -131,6 +131,29 @@ cdef bint bytes_at(const Column *c, const Column *words, int64_t row, const char
     return n[0] == 0 or c.array.buffers[2] != NULL
 
 
+cdef int64_t spans_of_text(
+    const Column *c, int64_t row, int64_t last, uint64_t prefix, Span *spans, uint64_t *nbytes
+) noexcept nogil:
+    """Find the bytes of rows in the usual layout; how many rows, up to one that is out of the ordinary."""
+    cdef const int32_t *offsets = <const int32_t *>c.array.buffers[1] + row + c.array.offset
+    cdef const char *data = <const char *>c.array.buffers[2]
+    cdef int64_t i, n = last - row
+    cdef int64_t length
+    cdef uint64_t total = 0
+    if data == NULL:
+        return 0
+    for i in range(n):
+        length = <int64_t>offsets[i + 1] - offsets[i]
+        if offsets[i] < 0 or length < 0 or length > PSK_VALUE_BYTES_MAX:
+            n = i
+            break
+        spans[i].start = data + offsets[i]
+        spans[i].length = <uint64_t>length
+        total += align8(PSK_FRAME_HEADER_BYTES + prefix + <uint64_t>length)
+    nbytes[0] += total
+    return n
+
+
 cdef enum Refusal:
     TAKEN = 0
     REFUSED_VALUE       # too long
@@ -711,12 +734,16 @@ cdef class Given:
         """Find the values; returns the bytes of all frames."""
         cdef Chunk chunk
         cdef uint64_t at = 0, nbytes = 0, prefix = parts_prefix(&self.intake.shared)
-        cdef int64_t row, last
+        cdef int64_t row, last, taken
         cdef Refusal rc = TAKEN
         for chunk, first, stop in self.pieces:
             row = first
             last = stop
             with nogil:
+                if chunk.columns.value.layout == LAYOUT_TEXT32:
+                    taken = spans_of_text(&chunk.columns.value, row, last, prefix, spans + at, &nbytes)
+                    at += <uint64_t>taken
+                    row += taken
                 while row < last:
                     if not bytes_at(&chunk.columns.value, NULL, row, &spans[at].start, &spans[at].length):
                         rc = REFUSED_LAYOUT
