@@ -23,6 +23,8 @@ from hypothesis import strategies as st
 import penstock
 from penstock import Entry, errors, scan
 from penstock import layout as L
+from penstock.examine import look
+from tests.support.wait import wait_for
 from tests.unit import broken, oracle
 
 HEADERS = pa.list_(
@@ -434,6 +436,12 @@ def test_a_time_is_the_events_own(path: Path) -> None:
     assert table["time"][1] == table["append_time"][1]
 
 
+def is_sealed(path: Path) -> bool:
+    """Whether the first segment of a log has its footer."""
+    first = look(str(oracle.segment_paths(path)[0]), 1)
+    return first is not None and first.footer is not None
+
+
 @pytest.mark.parametrize("sealed", [True, False])
 def test_blocks_of_other_topics_are_not_looked_at(path: Path, sealed: bool) -> None:
     """The index tells which topics a block has, so damage in others is not even met."""
@@ -442,6 +450,7 @@ def test_blocks_of_other_topics_are_not_looked_at(path: Path, sealed: bool) -> N
             log.append(b"%0100d" % i, topic="rare" if 1500 <= i < 1530 else "common")
         if sealed:
             log.steward.roll()
+            wait_for(lambda: is_sealed(path), "the segment to be sealed, and its index to count")
         seg = oracle.read_log(path)[0]
         for i in (200, 1000, 2500):
             broken.flip(seg.path, seg.events[i].at + L.FRAME_HEADER_BYTES + 50, 1)
