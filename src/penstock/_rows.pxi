@@ -4,7 +4,7 @@ cdef enum:
     SWEEP_FRAMES = 64       # frames whose checksums are taken before any of them is looked at
     PREFETCH_BYTES = 2048
     VALUE_BYTES_LIKELY = 256  # where values are longer, memory grows
-    WINDOW_BYTES = 8388608  # of a segment that a scan has mapped at a time
+    WINDOW_BYTES = 4194304  # of a segment that a scan has mapped at a time
 
 
 cdef enum Swept:

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 COLUMNS = ("seq", "time", "append_time", "topic", "key", "value", "headers")
 DEFAULT_COLUMNS = ("seq", "time", "topic", "key", "value", "headers")
-BATCH_ROWS = 65_536
-BATCH_BYTES = 16 << 20
+BATCH_ROWS = 32_768
+BATCH_BYTES = 8 << 20
 TABLE_SIZE = (1 << 18, 64 << 20)  # of one chunk of a table that is held in memory anyway
 PART_SEQS = 1 << 18  # what one thread reads of such a table at a time
 THREADS_MAX = 8

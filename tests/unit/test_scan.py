@@ -208,7 +208,7 @@ def test_batches_are_bounded_in_bytes_too(path: Path) -> None:
     """Long values end a batch before its rows do; one that is longer than the bound is alone."""
     with penstock.open(path) as log:
         for _ in range(9):
-            log.append(bytes(5 << 20))
+            log.append(bytes(5 << 19))
         log.append(bytes(20 << 20))
         log.append(b"")
         assert [b.num_rows for b in log.scan().to_batches()] == [3, 3, 3, 1, 1]
