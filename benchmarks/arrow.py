@@ -22,6 +22,7 @@ from benchmarks.harness import (
     answer,
     child,
     million_per_s,
+    own_bytes,
     some_values,
     take_turns,
 )
@@ -182,20 +183,13 @@ def stream_memory(bench: Bench) -> Iterator[Row]:
     )
 
 
-def _peak_bytes() -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError("/proc/self/status has no line VmHWM")
-
-
 def _stream(path: Path) -> None:
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak of whoever started this
     rows = 0
     with penstock.open(path, mode="r") as log:
         for batch in log.scan(columns=COLUMNS).to_batches():
             rows += batch.num_rows
-    answer([_peak_bytes(), rows])
+    answer([own_bytes("status", "VmHWM"), rows])
 
 
 if __name__ == "__main__":

@@ -186,6 +186,14 @@ def percentile(ordered: Sequence[int], share: float) -> int:
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
+def own_bytes(file: str, field: str) -> int:
+    """What a file of /proc/self says about this process's memory."""
+    for line in Path("/proc/self", file).read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"/proc/self/{file} has no line {field}")
+
+
 def command(module: str, *arguments: object) -> list[str]:
     """The command line that runs one of these modules by itself."""
     return [sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)]

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import penstock
-from benchmarks.harness import VALUE_BYTES, Bench, Row, answer, child, some_values
+from benchmarks.harness import VALUE_BYTES, Bench, Row, answer, child, own_bytes, some_values
 from benchmarks.peers import fill_log
 
 FRAME_BYTES = 144
@@ -48,10 +47,7 @@ def memory(bench: Bench) -> Iterator[Row]:
 
 
 def _anonymous_bytes() -> int:
-    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
-        if line.startswith("Anonymous:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError("/proc/self/smaps_rollup has no line Anonymous")
+    return own_bytes("smaps_rollup", "Anonymous")
 
 
 def _reader(path: str) -> None:

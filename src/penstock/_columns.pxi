@@ -454,7 +454,7 @@ cdef bint rows_export(Rows *r, const int *columns, int n, ArrowArray *a) noexcep
     return True
 
 
-_COLUMN_NAMES = ("seq", "time", "append_time", "topic", "key", "value", "headers")
+COLUMNS = ("seq", "time", "append_time", "topic", "key", "value", "headers")
 
 
 cdef class Columns:
@@ -470,7 +470,7 @@ cdef class Columns:
         """``columns`` are pairs of a column and the name that it gets."""
         self.names = []
         for column, name in columns:
-            i = _COLUMN_NAMES.index(column)
+            i = COLUMNS.index(column)
             if self.wanted >> i & 1:
                 raise Usage(f"column {column!r} is asked for twice")
             self.ids[self.count] = i

@@ -259,6 +259,8 @@ class Reader:
     def take(self, count: int) -> list[Event]: ...
     def wait(self, timeout: float | None = None) -> bool: ...
 
+COLUMNS: tuple[str, ...]
+
 class Columns:
     def __init__(
         self, columns: Iterable[tuple[str, str]], unit: Literal["ns", "us"] = "ns"

@@ -97,23 +97,14 @@ def _need(package: str, codec: str, install: str) -> Any:
         ) from None
 
 
-def _json() -> Codec:
-    json = _need("msgspec", "json", "msgspec").json
-    encode = json.Encoder().encode
+def _of_msgspec(name: str) -> Codec:
+    """One of the two that msgspec has, each in a module of its name."""
+    module = getattr(_need("msgspec", name, "msgspec"), name)
+    encode = module.Encoder().encode
     return Codec(
         encode,
-        json.Decoder().decode,
-        lambda schema: _typed(encode, schema, lambda kind: json.Decoder(kind).decode),
-    )
-
-
-def _msgpack() -> Codec:
-    msgpack = _need("msgspec", "msgpack", "msgspec").msgpack
-    encode = msgpack.Encoder().encode
-    return Codec(
-        encode,
-        msgpack.Decoder().decode,
-        lambda schema: _typed(encode, schema, lambda kind: msgpack.Decoder(kind).decode),
+        module.Decoder().decode,
+        lambda schema: _typed(encode, schema, lambda kind: module.Decoder(kind).decode),
     )
 
 
@@ -180,8 +171,8 @@ def _instances_of(schema: Any) -> type | None:
 
 
 _BUILT_IN: dict[str, Callable[[], Codec]] = {
-    "json": _json,
-    "msgpack": _msgpack,
+    "json": lambda: _of_msgspec("json"),
+    "msgpack": lambda: _of_msgspec("msgpack"),
     "lite3": _lite3,
 }
 

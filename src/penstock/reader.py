@@ -50,6 +50,13 @@ def topic_bytes(topic: str | None) -> bytes | None:
     return raw
 
 
+def check_seqs(start: int | None, stop: int | None) -> None:
+    """Refuse what is no seq."""
+    for name, value in (("start", start), ("stop", stop)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            raise WrongType(f"{name} is a seq, not {type(value).__name__}")
+
+
 def bounds(
     log: Log,
     start: int | None,
@@ -61,9 +68,7 @@ def bounds(
     skip: bool,
 ) -> tuple[int, int, int | None, int | None]:
     """First seq, seq behind the last, and times: what a read has to look at, and no more."""
-    for name, value in (("start", start), ("stop", stop)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            raise WrongType(f"{name} is a seq, not {type(value).__name__}")
+    check_seqs(start, stop)
     end = log._next_seq()
     if durable:
         end = min(end, log._durable_seq() + 1)

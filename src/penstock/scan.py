@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal
 
-from penstock._core import BatchStream, Columns, RowReader
+from penstock._core import COLUMNS, BatchStream, Columns, RowReader
 from penstock.codecs import find as find_codec
 from penstock.errors import Usage, WrongType
 from penstock.event import Buffer
 from penstock.fields import PREFIX, Fields, arrow_schema
 from penstock.needs import needed
 from penstock.needs import pyarrow as _pyarrow
-from penstock.reader import bounds, key_bytes, tag_bytes, topic_bytes
+from penstock.reader import bounds, check_seqs, key_bytes, tag_bytes, topic_bytes
 from penstock.times import Time, to_ns
 
 if TYPE_CHECKING:
@@ -32,15 +32,13 @@ if TYPE_CHECKING:
 
     from penstock.log import Log
 
-COLUMNS = ("seq", "time", "append_time", "topic", "key", "value", "headers")
-DEFAULT_COLUMNS = ("seq", "time", "topic", "key", "value", "headers")
+DEFAULT_COLUMNS = tuple(name for name in COLUMNS if name != "append_time")
 BATCH_ROWS = 32_768
 BATCH_BYTES = 8 << 20
 TABLE_SIZE = (1 << 18, 64 << 20)  # of one chunk of a table that is held in memory anyway
 PART_SEQS = 1 << 18  # what one thread reads of such a table at a time
 THREADS_MAX = 8
 ROWS_MAX = 1 << 30
-BYTES_MAX = 1 << 30  # so that offsets of 32 bits reach over a batch, whatever its last value
 
 
 class Scan:
@@ -72,9 +70,7 @@ class Scan:
         codec: str | None = None,
         malformed: Literal["raise", "null", "drop"] = "raise",
     ) -> None:
-        for name, seq in (("start", start), ("stop", stop)):
-            if seq is not None and (isinstance(seq, bool) or not isinstance(seq, int)):
-                raise WrongType(f"{name} is a seq, not {type(seq).__name__}")
+        check_seqs(start, stop)
         if damaged not in ("raise", "skip"):
             raise Usage(f"damaged is 'raise' or 'skip', not {damaged!r}")
         if time_unit not in ("ns", "us"):
@@ -142,7 +138,7 @@ class Scan:
         self._readers.append(reader)
         return reader.shape(self._columns, rows, nbytes)
 
-    @property
+    @functools.cached_property
     def schema(self) -> pyarrow.Schema:
         """Names and types of the columns, for pyarrow."""
         pa = _pyarrow()
