@@ -5,6 +5,7 @@
 #   2. If there is none and we are root on Debian, install what is missing and look again.
 #   3. Make .venv from it (anew if it is broken or was made for another directory).
 #   4. Install the `dev` group of pyproject.toml. The package itself is the Makefile's business.
+#   5. See that there is a Java that Spark runs on, or say what is missing; all else works without.
 #
 # PYTHON=/path/to/python chooses the interpreter.
 set -euo pipefail
@@ -53,16 +54,25 @@ find_python() {
 
 install_packages() {
     [[ $(id -u) == 0 && -e /etc/debian_version ]] && command -v apt-get >/dev/null || return 1
-    say "installing ${packages[*]}…"
+    say "installing $*…"
     export DEBIAN_FRONTEND=noninteractive
-    if ! { apt-get -q update && apt-get -q install -y --no-install-recommends "${packages[@]}"; } \
+    if ! { apt-get -q update && apt-get -q install -y --no-install-recommends "$@"; } \
         >"$scratch/apt.log" 2>&1 </dev/null; then
         cat "$scratch/apt.log" >&2
         return 1
     fi
 }
 
-if ! find_python && ! { install_packages && find_python; }; then
+# Spark 4 takes Java 17 and newer; the first line says 'openjdk version "17.0.15" …'.
+has_java() {
+    local java=java
+    if [[ -n ${JAVA_HOME:-} ]]; then
+        java=$JAVA_HOME/bin/java
+    fi
+    "$java" -version 2>&1 | awk -F'[".]' '/version/ { exit !($2 >= 17); } END { if (!NR) exit 1 }'
+}
+
+if ! find_python && ! { install_packages "${packages[@]}" && find_python; }; then
     say "Penstock needs Python 3.11 or newer with its headers and venv module, and a C compiler:" \
         "install them (Debian, Ubuntu: apt-get install ${packages[*]}) and run make again." >&2
     exit 1
@@ -78,4 +88,10 @@ say "installing the development tools…"
 pip=(.venv/bin/python -m pip --disable-pip-version-check install -qq)
 "${pip[@]}" --upgrade 'pip>=25.1'
 "${pip[@]}" --group dev
+
+if ! has_java && ! { install_packages openjdk-17-jre-headless && has_java; } \
+    && ! { install_packages openjdk-21-jre-headless && has_java; }; then
+    say "There is no Java 17 or newer, which Spark needs: install one (Debian, Ubuntu: apt-get" \
+        "install openjdk-17-jre-headless); until then what needs Spark is skipped." >&2
+fi
 printf '%s\n' "$PWD" >.venv/.tools
