@@ -66,7 +66,8 @@ with penstock.open(target, mode="r") as log:
     copied = sorted((event.topic, event.value) for event in log)
 assert copied == sorted(expected.values()), len(copied)
 
-table.where("topic = 'a'").select("value", "topic").write.format("penstock").mode("append").save(target)
+some = table.where("topic = 'a'").select("value", "topic")
+some.write.format("penstock").mode("append").save(target)
 with penstock.open(target, mode="r") as log:
     assert len(log) == len(expected) + by_topic["a"]
 print("all as it should be")
