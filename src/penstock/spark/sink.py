@@ -159,26 +159,17 @@ class Sink:
         topic = options.text("topic")
         if topic is not None and len(topic.encode()) > L.TOPIC_BYTES_MAX:
             raise TooLarge(f"option 'topic' has more than {L.TOPIC_BYTES_MAX} bytes")
+        elsewhere = options.text("stagingPath")
+        root = local_path(elsewhere, "stagingPath") if elsewhere else os.path.join(path, STAGING)
+        application = _application(options)
+        durable = options.flag("durable", True)
         parent = os.path.dirname(path)
         if not files.is_dir(parent):
             raise NotFound(f"{path}: no log can be made here, since there is no directory {parent}")
         with open_log(path) as log:  # whatever keeps the driver from appending shows now
-            settings = log.settings
-        elsewhere = options.text("stagingPath")
-        staging = Staging(
-            local_path(elsewhere, "stagingPath") if elsewhere else os.path.join(path, STAGING),
-            settings.dir_mode,
-            settings.file_mode,
-        )
+            staging = Staging(root, log.settings.dir_mode, log.settings.file_mode)
         staging.make()
-        return cls(
-            path=path,
-            columns=columns,
-            topic=topic,
-            application=_application(options),
-            durable=options.flag("durable", True),
-            staging=staging,
-        )
+        return cls(path, columns, topic, application, durable, staging)
 
     def stage(
         self, batches: Iterator[RecordBatch], query: str | None, batch: int | None, directory: str

@@ -26,6 +26,7 @@ import pyarrow
 
 from penstock import files
 from penstock.errors import Corrupt, NotFound, PenstockError, from_os
+from penstock.load import BATCH_BYTES_MAX, BATCH_EVENTS_MAX
 
 logger = logging.getLogger("penstock")
 
@@ -200,9 +201,10 @@ class _Out:
 
 
 class Stream:
-    """Staged files one after the other as a stream of record batches, one of them in memory.
+    """Staged files one after the other as a stream of record batches, a few MiB of it in memory.
 
-    Arrow turns an exception inside a stream into words of its own; ``failure`` has the real one.
+    Small batches are made one: what is one batch of the log costs it no segments of its own. Arrow
+    turns an exception inside a stream into words of its own; ``failure`` has the real one.
     """
 
     def __init__(self, staged: Sequence[Staged], prefix: str = "") -> None:
@@ -223,17 +225,25 @@ class Stream:
             return pyarrow.ipc.open_file(file).schema
 
     def _batches(self) -> Iterator[pyarrow.RecordBatch]:
+        held: list[pyarrow.RecordBatch] = []
+        rows = nbytes = 0
         try:
-            for staged in self._staged:
-                with _reading(staged):
-                    yield from self._batches_of(staged)
+            for batch in itertools.chain.from_iterable(map(self._batches_of, self._staged)):
+                rows += batch.num_rows
+                nbytes += batch.nbytes
+                if held and (rows > BATCH_EVENTS_MAX or nbytes > BATCH_BYTES_MAX):
+                    yield _as_one(held)
+                    held, rows, nbytes = [], batch.num_rows, batch.nbytes
+                held.append(batch)
+            if held:
+                yield _as_one(held)
         except PenstockError as error:
             self.failure = error
             raise
 
     def _batches_of(self, staged: Staged) -> Iterator[pyarrow.RecordBatch]:
         rows = 0
-        with pyarrow.OSFile(staged.path) as file:
+        with _reading(staged), pyarrow.OSFile(staged.path) as file:
             reader = pyarrow.ipc.open_file(file)
             if self._named(reader.schema) != self._schema:
                 raise Corrupt(f"{staged.path}: other columns than its siblings", path=staged.path)
@@ -246,6 +256,12 @@ class Stream:
             raise Corrupt(
                 f"{staged.path}: {rows} rows where {staged.rows} were staged", path=staged.path
             )
+
+
+def _as_one(batches: list[pyarrow.RecordBatch]) -> pyarrow.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    return pyarrow.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
 class _reading:
