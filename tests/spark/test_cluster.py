@@ -83,7 +83,7 @@ def environment(scratch: Path) -> dict[str, str]:
         **os.environ,
         "SPARK_HOME": os.path.dirname(pyspark.__file__),
         "SPARK_LOCAL_IP": LOOPBACK,
-        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_MEMORY": "512m",
         "SPARK_LOG_DIR": str(scratch),
         "SPARK_WORKER_DIR": str(scratch / "work"),
         "SPARK_NO_DAEMONIZE": "1",
