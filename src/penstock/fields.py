@@ -104,9 +104,9 @@ class Fields:
         """
         pa = pyarrow()
         values = batch.column("value")
-        names = _codecs_of(batch.column("headers"), self.codec)
+        names = codecs_of(batch.column("headers"), self.codec)
         if self.codec == "json" and names is None:
-            table, bad = self._json(values)
+            table, bad = parse_json(values, self.schema, self._readable)
         else:
             table, bad = self._objects(values, names)
         if not bad:
@@ -123,37 +123,6 @@ class Fields:
             return table, None
         keep = [i not in bad for i in range(len(values))]
         return table, pa.array(keep, pa.bool_())
-
-    def _json(self, values: Any) -> tuple[Any, dict[int, str]]:
-        """Parse all values as one run of text."""
-        _, offsets, data = values.buffers()
-        wrong = _core.not_objects(offsets, data or b"", values.offset, len(values))
-        bad = {i: "it is not the text of one JSON object" for i in wrong if values[i].is_valid}
-        out = set(wrong)
-        good = [i for i in range(len(values)) if i not in out] if out else range(len(values))
-        chosen = values.take(pyarrow().array(good, "int64")) if out else values
-        pieces: list[tuple[int, Any]] = []
-        for start, table, why in _parse_run(chosen, 0, self.schema, self._readable):
-            if table is None:
-                bad[good[start]] = why
-            else:
-                pieces.append((start, table))
-        return self._in_place(len(values), good, pieces), bad
-
-    def _in_place(self, count: int, good: Sequence[int], pieces: list[tuple[int, Any]]) -> Any:
-        """The parsed rows where they belong, and nulls elsewhere."""
-        pa = pyarrow()
-        tables = [table for _, table in pieces]
-        whole = pa.concat_tables(tables) if tables else self.schema.empty_table()
-        if whole.num_rows == count:
-            return whole
-        place: list[int | None] = [None] * count
-        at = 0
-        for start, table in pieces:
-            for i in range(table.num_rows):
-                place[good[start + i]] = at
-                at += 1
-        return whole.take(pa.array(place, "int64"))
 
     def _objects(self, values: Any, names: list[str] | None) -> tuple[Any, dict[int, str]]:
         """Decode value by value, with the codec that each was written with."""
@@ -231,10 +200,61 @@ def _readable_type(kind: Any) -> Any:
     return kind
 
 
+def parse_json(
+    values: Any, schema: Any, readable: Any, *, hasty: bool = False
+) -> tuple[Any, dict[int, str]]:
+    """Parse all values as one run of text: a table, with nulls for those that do not fit, and why.
+
+    To be ``hasty`` is not to look for each of them: some that fit may be among those of no fit.
+    """
+    _, offsets, data = values.buffers()
+    wrong = _core.not_objects(offsets, data or b"", values.offset, len(values))
+    bad = {i: "it is not the text of one JSON object" for i in wrong if values[i].is_valid}
+    out = set(wrong)
+    good = [i for i in range(len(values)) if i not in out] if out else range(len(values))
+    chosen = values.take(pyarrow().array(good, "int64")) if out else values
+    pieces: list[tuple[int, Any]] = []
+    tries = _Tries(len(chosen)) if hasty else None
+    for start, table, why in _parse_run(chosen, 0, schema, readable, tries):
+        if isinstance(table, int):
+            bad.update((good[start + i], why) for i in range(table))
+        else:
+            pieces.append((start, table))
+    return _in_place(schema, len(values), good, pieces), bad
+
+
+class _Tries:
+    """How often a hasty run may still be halved, and how small its parts become."""
+
+    rows_min = 16
+
+    def __init__(self, count: int) -> None:
+        self.left = count // 16
+
+
+def _in_place(schema: Any, count: int, good: Sequence[int], pieces: list[tuple[int, Any]]) -> Any:
+    """The parsed rows where they belong, and nulls elsewhere."""
+    pa = pyarrow()
+    tables = [table for _, table in pieces]
+    whole = pa.concat_tables(tables) if tables else schema.empty_table()
+    if whole.num_rows == count:
+        return whole
+    place: list[int | None] = [None] * count
+    at = 0
+    for start, table in pieces:
+        for i in range(table.num_rows):
+            place[good[start + i]] = at
+            at += 1
+    return whole.take(pa.array(place, "int64"))
+
+
 def _parse_run(
-    values: Any, start: int, schema: Any, readable: Any
+    values: Any, start: int, schema: Any, readable: Any, tries: _Tries | None
 ) -> Iterator[tuple[int, Any, str]]:
-    """Parse texts of objects; where one is wrong, in halves until it is alone."""
+    """Parse texts of objects; where one is wrong, in halves until it is alone.
+
+    Each part is a table, or how many rows are not to be parsed, and why.
+    """
     if not len(values):
         return
     try:
@@ -242,12 +262,14 @@ def _parse_run(
         return
     except (ValueError, OSError) as error:  # pyarrow's own errors are these
         why = str(error)
-    if len(values) == 1:
-        yield start, None, why
+    if tries is not None:
+        tries.left -= 1
+    if len(values) == 1 or (tries and (tries.left < 0 or len(values) <= tries.rows_min)):
+        yield start, len(values), why
         return
     half = len(values) // 2
-    yield from _parse_run(values.slice(0, half), start, schema, readable)
-    yield from _parse_run(values.slice(half), start + half, schema, readable)
+    yield from _parse_run(values.slice(0, half), start, schema, readable, tries)
+    yield from _parse_run(values.slice(half), start + half, schema, readable, tries)
 
 
 def _cast_whole(table: Any, schema: Any) -> Any:
@@ -281,7 +303,7 @@ def _parse_text(values: Any, schema: Any) -> Any:
     return table.select(schema.names)
 
 
-def _codecs_of(headers: Any, own: str) -> list[str] | None:
+def codecs_of(headers: Any, own: str) -> list[str] | None:
     """The codec of each row, if a row has another than the log's."""
     import pyarrow.compute as pc
 
