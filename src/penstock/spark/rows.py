@@ -1,13 +1,14 @@
 """Rows: one text of JSON after the other as a row of a schema, as Spark's JSON source reads it.
 
 It is the slow and exact way, for the texts that the vectorised parser does not take. What does not
-fit its column is null and makes the row a bad one, whose other columns are still there; text that is
-no JSON has no columns at all.
+fit its column is null and makes the row a bad one, whose other columns are still there; text that
+is no JSON has no columns at all.
 """
 
 from __future__ import annotations
 
 import decimal
+import math
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
@@ -32,7 +33,7 @@ _WORDS = {
     "-Infinity": float("-inf"),
     "-INF": float("-inf"),
 }
-_RANGES = {
+_RANGES: dict[type[T.DataType], tuple[int, int]] = {
     T.ByteType: (-(1 << 7), (1 << 8) - 1),  # Jackson takes bytes with and without a sign
     T.ShortType: (-(1 << 15), (1 << 15) - 1),
     T.IntegerType: (-(1 << 31), (1 << 31) - 1),
@@ -176,11 +177,15 @@ def _array(inner: Convert) -> Convert:
 
 
 def _map(inner: Convert) -> Convert:
-    """An object as keys and values, in which a key may be there twice."""
+    """An object as keys and values, in which a key may be there twice.
+
+    One wrong value makes the whole of it wrong, but not what stands behind it.
+    """
 
     def convert(tokens: Tokens) -> list[tuple[str, Any]]:
         items: list[tuple[str, Any]] = []
         why = None
+        wrong: Wrong | None = None
         while tokens.next() not in (None, K.OBJECT_END):
             name = tokens.name or ""
             try:
@@ -188,6 +193,11 @@ def _map(inner: Convert) -> Convert:
             except _Partial as partial:
                 why = why or str(partial)
                 items.append((name, partial.value))
+            except Wrong as error:
+                wrong = wrong or error
+                tokens.skip()
+        if wrong is not None:
+            raise wrong
         if why is not None:
             raise _Partial(items, why)
         return items
@@ -232,7 +242,7 @@ def _decimal(kind: T.DecimalType) -> Convert:
         if not value or value.adjusted() < -_DIGITS_MAX:
             return decimal.Decimal(0).quantize(unit)
         value = value.quantize(unit, decimal.ROUND_HALF_UP, _EXACT)
-        if abs(value) >= limit:
+        if value.copy_abs() >= limit:
             raise _misfit(tokens, kind)
         return value
 
@@ -259,7 +269,7 @@ def _float(tokens: Tokens) -> float | None:
 def _float32(tokens: Tokens) -> float | None:
     """A float, rounded once: from the digits, and not from the double that is next to them."""
     value = _float(tokens)
-    if value is None or value in (0.0, *_WORDS.values()) or value != value:
+    if not value or not math.isfinite(value):
         return value
     try:
         return float(pa.scalar(tokens.found).cast(pa.float32()).as_py())
@@ -317,7 +327,8 @@ _instant = _moment(moments.timestamp, T.TimestampType())
 def _timestamp(tokens: Tokens) -> int | None:
     """A timestamp; a whole number counts seconds, and wraps around as Spark's does."""
     if _begin(tokens) != K.INT:
-        return _instant(tokens)
+        found: int | None = _instant(tokens)
+        return found
     seconds = int(tokens.found)
     if not -(1 << 63) <= seconds < 1 << 63:
         raise _misfit(tokens, T.TimestampType())

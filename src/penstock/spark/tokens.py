@@ -14,7 +14,7 @@ from typing import NoReturn
 OBJECT, OBJECT_END, ARRAY, ARRAY_END, NAME, STRING, INT, FLOAT, TRUE, FALSE, NULL = range(11)
 
 DEPTH_MAX = 1000
-NUMBER_CHARS_MAX = 1000
+NUMBER_DIGITS_MAX = 1000
 NAME_CHARS_MAX = 50_000
 
 _ROOT = -1
@@ -27,7 +27,7 @@ _PLAIN = {
     "'": re.compile(r"[^'\\\x00-\x1f\udc80-\udcff]*"),
 }
 _BASE64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-_HEX = re.compile(r"[0-9a-fA-F]{4}")
+_HEX = re.compile(r"[0-9a-fA-F]{0,4}")
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _LONE = re.compile("[\ud800-\udfff]")
 _ESCAPES = {
@@ -90,7 +90,7 @@ class Tokens:
     def next(self) -> int | None:
         """Go to the next token, and say which it is; None behind the last."""
         if self.token == NAME:
-            self.token = self._ahead
+            self.token, self._ahead = self._ahead, None
             if self.token in (OBJECT, ARRAY):
                 self._open(self.token)
             return self.token
@@ -104,7 +104,7 @@ class Tokens:
             self.token = None
             return None
         c = self.text[at]
-        self.at = at + 1
+        self.start, self.at = at, at + 1
         if c in {"}", "]"}:
             return self._close(c)
         self._count += 1
@@ -119,7 +119,9 @@ class Tokens:
             return token
         if c not in {'"', "'"}:
             self._unexpected(c)
-        self._name = self._rest(c)
+        self._name = _paired(self._rest(c))
+        if _LONE.search(self._name):
+            raise Wrong("it has a name with half of a surrogate pair")
         if len(self._name) > NAME_CHARS_MAX:
             raise Wrong(f"it has a name of more than {NAME_CHARS_MAX} characters")
         self.token = NAME
@@ -133,7 +135,7 @@ class Tokens:
         """The text of a string, of which the stream has seen only the beginning so far."""
         if self._unread:
             self._unread = False
-            self.found = self._rest('"')
+            self.found = _whole(self._rest('"'))
         return self.found
 
     def binary(self) -> bytes:
@@ -187,6 +189,8 @@ class Tokens:
     def _sextet(self, c: str) -> int:
         found = _BASE64.find(c)
         if found < 0:
+            if self.text[self.at - 1] > "\x7f":  # Jackson goes on in the midst of its bytes
+                self.text = f"{self.text[: self.at]}\udc80"
             raise Wrong(f"{c!r} is no character of base64")
         return found
 
@@ -197,6 +201,8 @@ class Tokens:
         depth = 1
         while depth:
             token = self.next()
+            if token is None:
+                raise Wrong("it ends within an object or an array")
             if token in (OBJECT, ARRAY):
                 depth += 1
             elif token in (OBJECT_END, ARRAY_END):
@@ -246,7 +252,7 @@ class Tokens:
             self._match((word,))
             return token
         if c == "'":
-            self.found = self._rest("'")
+            self.found = _whole(self._rest("'"))
             return STRING
         if c in _WORDS:
             self.found = self._match(_WORDS[c])
@@ -275,8 +281,8 @@ class Tokens:
             self.at += 1
             raise Wrong(f"the number at character {self.start} is none")
         self.found = found[0]
-        if len(self.found) - self.found.startswith("-") > NUMBER_CHARS_MAX:
-            raise Wrong(f"it has a number of more than {NUMBER_CHARS_MAX} digits")
+        if len(self.found) > NUMBER_DIGITS_MAX and _digits(self.found) > NUMBER_DIGITS_MAX:
+            raise Wrong(f"it has a number of more than {NUMBER_DIGITS_MAX} digits")
         return INT if found[1] is None and found[2] is None else FLOAT
 
     def _rest(self, quote: str) -> str:
@@ -296,7 +302,7 @@ class Tokens:
                 raise Wrong("it ends within a string")
             c = text[end]
             if c == quote:
-                return _joined("".join(parts))
+                return "".join(parts)
             if c != "\\":
                 raise Wrong(f"character {end} is a control character or no UTF-8")
             parts.append(self._escaped())
@@ -306,19 +312,28 @@ class Tokens:
         c = self.text[self.at : self.at + 1]
         self.at += len(c)
         if c == "u":
-            digits = _HEX.match(self.text, self.at)
-            if digits is None:
-                raise Wrong(f"the escape at character {self.at - 2} has no four digits")
-            self.at += 4
-            return chr(int(digits[0], 16))
+            digits = _HEX.match(self.text, self.at)[0]  # type: ignore[index]
+            self.at += len(digits)
+            if len(digits) < 4:
+                self.at = min(self.at + 1, len(self.text))
+                raise Wrong(f"an escape before character {self.at} has no four digits")
+            return chr(int(digits, 16))
         if c not in _ESCAPES:
             raise Wrong(f"there is no escape \\{c}")
         return _ESCAPES[c]
 
 
-def _joined(text: str) -> str:
-    """The text with pairs of surrogates as one character; one alone is a question mark."""
+def _paired(text: str) -> str:
+    """The text with pairs of surrogates, which came from escapes, as one character each."""
     if _LONE.search(text) is None:
         return text
-    text = _PAIR.sub(lambda pair: pair[0].encode("utf-16", "surrogatepass").decode("utf-16"), text)
-    return _LONE.sub("?", text)
+    return _PAIR.sub(lambda pair: pair[0].encode("utf-16", "surrogatepass").decode("utf-16"), text)
+
+
+def _whole(text: str) -> str:
+    """The same, with a question mark for a surrogate that has no other half."""
+    return _LONE.sub("?", _paired(text))
+
+
+def _digits(number: str) -> int:
+    return sum(map(str.isdigit, number))

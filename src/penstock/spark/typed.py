@@ -8,6 +8,7 @@ event is one row, whatever its value is.
 from __future__ import annotations
 
 import binascii
+import decimal
 import json
 import math
 import re
@@ -24,7 +25,7 @@ from penstock.errors import BadData, Usage
 from penstock.fields import codecs_of, parse_json
 from penstock.spark import moments
 from penstock.spark.rows import Row, RowReader, converter
-from penstock.spark.tokens import DEPTH_MAX, NAME_CHARS_MAX, NUMBER_CHARS_MAX
+from penstock.spark.tokens import DEPTH_MAX, NAME_CHARS_MAX, NUMBER_DIGITS_MAX
 
 MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
 CORRUPT_COLUMN = "_corrupt_record"
@@ -33,7 +34,7 @@ _DAY = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _LOCAL = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
 _ZONE = r"(Z|[+-](0[0-9]|1[0-7]):[0-5][0-9])$"
 _LONG = re.compile(
-    rb"[-+.0-9eE]{%d}|[\"'][^\"']{%d}" % (NUMBER_CHARS_MAX, NAME_CHARS_MAX), re.DOTALL
+    rb"[-+.0-9eE]{%d}|[\"'][^\"']{%d}" % (NUMBER_DIGITS_MAX, NAME_CHARS_MAX), re.DOTALL
 )
 
 
@@ -268,7 +269,7 @@ def _one_array(column: Any) -> Any:
 
 def _outsized(texts: Any) -> Iterable[int]:
     """Rows with what Spark sets a limit to, and pyarrow does not."""
-    long = pc.greater(pc.binary_length(texts), min(DEPTH_MAX, NUMBER_CHARS_MAX))
+    long = pc.greater(pc.binary_length(texts), min(DEPTH_MAX, NUMBER_DIGITS_MAX))
     if not pc.any(long).as_py():
         return
     for i in pc.indices_nonzero(pc.fill_null(long, False)).to_pylist():
@@ -294,6 +295,8 @@ def _finish(array: Any, kind: pa.DataType) -> tuple[Any, list[int]]:
         return found, bad
     if pa.types.is_floating(kind):
         return array, _minus_zeros(array)
+    if pa.types.is_decimal(kind):
+        return array, _overlong(array)
     if pa.types.is_date(kind):
         return _moments(array, _DAY, _cast_days, moments.date, kind)
     if pa.types.is_timestamp(kind) and kind.tz is None:
@@ -312,6 +315,14 @@ def _minus_zeros(array: Any) -> list[int]:
         return []
     minus = pc.less(pc.divide(pa.scalar(1.0, array.type), array), 0.0)
     return pc.indices_nonzero(pc.fill_null(pc.and_(zero, minus), False)).to_pylist()  # type: ignore[no-any-return]
+
+
+def _overlong(array: Any) -> list[int]:
+    """Where a decimal has more digits than its type: pyarrow does not look."""
+    kind = array.type
+    largest = decimal.Decimal((0, (9,) * kind.precision, -kind.scale))
+    over = pc.greater(pc.abs(array), pa.scalar(largest, kind))
+    return pc.indices_nonzero(pc.fill_null(over, False)).to_pylist()  # type: ignore[no-any-return]
 
 
 def _moments(
