@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import re
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +20,10 @@ from penstock.errors import BadData, Usage, WrongType
 from penstock.needs import pyarrow
 
 PREFIX = "data."
+HASTY_ROWS = 512  # of a run in which there are wrong rows
+HASTY_ROWS_MIN = 8  # to look for a wrong row among fewer is not worth it
+HASTY_TRIES = 64  # so many wrong rows make all others of a run suspect
+_ROW_NAMED = re.compile(r"in row ([0-9]{1,9})$")
 _CODEC = L.CODEC_NAME.decode()
 _PLAIN: dict[Any, str] = {
     str: "string",
@@ -214,22 +219,13 @@ def parse_json(
     good = [i for i in range(len(values)) if i not in out] if out else range(len(values))
     chosen = values.take(pyarrow().array(good, "int64")) if out else values
     pieces: list[tuple[int, Any]] = []
-    tries = _Tries(len(chosen)) if hasty else None
-    for start, table, why in _parse_run(chosen, 0, schema, readable, tries):
+    parse = _parse_hastily if hasty else _parse_run
+    for start, table, why in parse(chosen, 0, schema, readable):
         if isinstance(table, int):
             bad.update((good[start + i], why) for i in range(table))
         else:
             pieces.append((start, table))
     return _in_place(schema, len(values), good, pieces), bad
-
-
-class _Tries:
-    """How often a hasty run may still be halved, and how small its parts become."""
-
-    rows_min = 16
-
-    def __init__(self, count: int) -> None:
-        self.left = count // 16
 
 
 def _in_place(schema: Any, count: int, good: Sequence[int], pieces: list[tuple[int, Any]]) -> Any:
@@ -249,9 +245,9 @@ def _in_place(schema: Any, count: int, good: Sequence[int], pieces: list[tuple[i
 
 
 def _parse_run(
-    values: Any, start: int, schema: Any, readable: Any, tries: _Tries | None
+    values: Any, start: int, schema: Any, readable: Any, rows_min: int = 1
 ) -> Iterator[tuple[int, Any, str]]:
-    """Parse texts of objects; where one is wrong, in halves until it is alone.
+    """Parse texts of objects; where one is wrong, in halves until few are left.
 
     Each part is a table, or how many rows are not to be parsed, and why.
     """
@@ -262,14 +258,47 @@ def _parse_run(
         return
     except (ValueError, OSError) as error:  # pyarrow's own errors are these
         why = str(error)
-    if tries is not None:
-        tries.left -= 1
-    if len(values) == 1 or (tries and (tries.left < 0 or len(values) <= tries.rows_min)):
+    if len(values) <= rows_min:
         yield start, len(values), why
         return
     half = len(values) // 2
-    yield from _parse_run(values.slice(0, half), start, schema, readable, tries)
-    yield from _parse_run(values.slice(half), start + half, schema, readable, tries)
+    yield from _parse_run(values.slice(0, half), start, schema, readable, rows_min)
+    yield from _parse_run(values.slice(half), start + half, schema, readable, rows_min)
+
+
+def _parse_hastily(
+    values: Any, start: int, schema: Any, readable: Any
+) -> Iterator[tuple[int, Any, str]]:
+    """The same, with little work for each row that is wrong: pyarrow mostly says which it is."""
+    if not len(values):
+        return
+    try:
+        yield start, _cast_whole(_parse_text(values, readable), schema), ""
+        return
+    except (ValueError, OSError) as error:
+        why = str(error)
+    if len(values) > HASTY_ROWS:
+        for at in range(0, len(values), HASTY_ROWS):
+            piece = values.slice(at, HASTY_ROWS)
+            yield from _parse_hastily(piece, start + at, schema, readable)
+        return
+    for _ in range(HASTY_TRIES):
+        named = _ROW_NAMED.search(why)
+        row = int(named[1]) if named else len(values)
+        if row >= len(values):
+            yield from _parse_run(values, start, schema, readable, HASTY_ROWS_MIN)
+            return
+        yield from _parse_run(values.slice(0, row), start, schema, readable, HASTY_ROWS_MIN)
+        yield start + row, 1, why
+        values, start = values.slice(row + 1), start + row + 1
+        if not len(values):
+            return
+        try:
+            yield start, _cast_whole(_parse_text(values, readable), schema), ""
+            return
+        except (ValueError, OSError) as error:
+            why = str(error)
+    yield start, len(values), why
 
 
 def _cast_whole(table: Any, schema: Any) -> Any:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import binascii
 import decimal
-import json
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -20,15 +18,15 @@ import pyarrow.compute as pc
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from penstock import codecs
 from penstock.errors import BadData, Usage
-from penstock.fields import codecs_of, parse_json
+from penstock.fields import parse_json
 from penstock.spark import moments
+from penstock.spark.infer import infer
 from penstock.spark.rows import Row, RowReader, converter
+from penstock.spark.texts import CORRUPT_COLUMN, MODES, Texts, check_mode, one_array
 from penstock.spark.tokens import DEPTH_MAX, NAME_CHARS_MAX, NUMBER_DIGITS_MAX
 
-MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
-CORRUPT_COLUMN = "_corrupt_record"
+__all__ = ["CORRUPT_COLUMN", "MODES", "Typed", "infer"]
 
 _DAY = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _LOCAL = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
@@ -71,7 +69,7 @@ class Typed:
         ``headers``, if given, are those of each event, which may name a codec of its own. ``seqs``
         and ``path`` are for messages. A value that is null is a row of nulls.
         """
-        values = _one_array(values)
+        values = one_array(values)
         texts, why = self._texts.of(values, headers)
         found, slow = self._at_once(texts, why)
         if not slow:
@@ -105,7 +103,7 @@ class Typed:
         slow = {*wrong, *why, *_outsized(texts)}
         found = []
         for field, column in zip(self._own, table.columns, strict=True):
-            array, bad = _finish(_one_array(column), field.type)
+            array, bad = _finish(one_array(column), field.type)
             slow.update(bad)
             found.append(array)
         return found, sorted(slow)
@@ -127,79 +125,6 @@ class Typed:
                 raw[i] = texts[i].as_py().decode("utf-8", "replace")
             columns.append(pa.array(raw, field.type))
         return columns
-
-
-class Texts:
-    """Values of any codec as JSON. It must travel by its name, as decoders do not."""
-
-    def __init__(self, codec: str) -> None:
-        self.codec = codec
-        self._decoders: dict[str, Callable[[bytes], Any] | None] = {}
-        if self._decoder(codec) is None:
-            raise Usage(
-                "columns of a schema need a codec that makes objects of bytes, such as json; "
-                f"this log's is {codec!r}"
-            )
-
-    def of(self, values: Any, headers: Any) -> tuple[Any, dict[int, str]]:
-        """The texts, and why the values of some rows have none: those are left as they are."""
-        names = None if headers is None else codecs_of(_one_array(headers), self.codec)
-        if self.codec == "json" and names is None:
-            return values, {}
-        why: dict[int, str] = {}
-        texts: list[bytes | None] = values.to_pylist()
-        for i, value in enumerate(texts):
-            if value is not None:
-                try:
-                    texts[i] = self.text(value, self.codec if names is None else names[i])
-                except BadData as error:
-                    why[i] = str(error)
-        return pa.array(texts, pa.binary()), why
-
-    def text(self, value: bytes, name: str) -> bytes:
-        """One value as JSON."""
-        if name == "json":
-            return value
-        decode = self._decoder(name)
-        if decode is None:
-            raise BadData("it is plain bytes, which have no fields")
-        try:
-            found = decode(value)
-            return _as_json(found.to_python() if hasattr(found, "to_python") else found)
-        except Exception as error:
-            raise BadData(f"it is no {name}: {error}") from None
-
-    def _decoder(self, name: str) -> Callable[[bytes], Any] | None:
-        if name not in self._decoders:
-            self._decoders[name] = codecs.find(name)[1]
-        return self._decoders[name]
-
-
-def check_mode(mode: str) -> str:
-    """One of the three modes of Spark, in any case."""
-    if mode.upper() not in MODES:
-        raise Usage(f"mode is one of {', '.join(MODES)}, not {mode!r}")
-    return mode.upper()
-
-
-def _as_json(value: Any) -> bytes:
-    """An object as JSON, numbers that are none as the words that Spark takes for them."""
-    import msgspec
-
-    text = msgspec.json.encode(value)
-    if b"null" in text:
-        plain = msgspec.to_builtins(value, str_keys=True)
-        if _has_words(plain):
-            return json.dumps(plain, ensure_ascii=False).encode("utf-8", "surrogatepass")
-    return text
-
-
-def _has_words(value: Any) -> bool:
-    if isinstance(value, float):
-        return not math.isfinite(value)
-    if isinstance(value, dict):
-        return any(map(_has_words, value.values()))
-    return isinstance(value, list) and any(map(_has_words, value))
 
 
 def _check(schema: T.StructType, corrupt_column: str) -> None:
@@ -255,16 +180,6 @@ def _readable_type(kind: pa.DataType) -> pa.DataType | None:
         item = _readable_type(kind.value_type)
         return None if item is None else pa.list_(pa.field("element", item))
     return None if pa.types.is_map(kind) or pa.types.is_null(kind) else kind
-
-
-def _one_array(column: Any) -> Any:
-    if isinstance(column, pa.ChunkedArray):
-        return (
-            column.chunk(0)
-            if column.num_chunks == 1
-            else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
-        )
-    return column
 
 
 def _outsized(texts: Any) -> Iterable[int]:
