@@ -22,7 +22,8 @@ from penstock.needs import pyarrow
 PREFIX = "data."
 HASTY_ROWS = 512  # of a run in which there are wrong rows
 HASTY_ROWS_MIN = 8  # to look for a wrong row among fewer is not worth it
-HASTY_TRIES = 64  # so many wrong rows make all others of a run suspect
+HASTY_WRONG_MIN = 64  # wrong rows before the others come under suspicion
+HASTY_SHARE = 8  # one wrong row among so many is one too many
 _ROW_NAMED = re.compile(r"in row ([0-9]{1,9})$")
 _CODEC = L.CODEC_NAME.decode()
 _PLAIN: dict[Any, str] = {
@@ -220,7 +221,7 @@ def parse_json(
     chosen = values.take(pyarrow().array(good, "int64")) if out else values
     pieces: list[tuple[int, Any]] = []
     parse = _parse_hastily if hasty else _parse_run
-    for start, table, why in parse(chosen, 0, schema, readable):
+    for start, table, why in parse(chosen, schema, readable):
         if isinstance(table, int):
             bad.update((good[start + i], why) for i in range(table))
         else:
@@ -245,7 +246,7 @@ def _in_place(schema: Any, count: int, good: Sequence[int], pieces: list[tuple[i
 
 
 def _parse_run(
-    values: Any, start: int, schema: Any, readable: Any, rows_min: int = 1
+    values: Any, schema: Any, readable: Any, start: int = 0, rows_min: int = 1
 ) -> Iterator[tuple[int, Any, str]]:
     """Parse texts of objects; where one is wrong, in halves until few are left.
 
@@ -262,43 +263,37 @@ def _parse_run(
         yield start, len(values), why
         return
     half = len(values) // 2
-    yield from _parse_run(values.slice(0, half), start, schema, readable, rows_min)
-    yield from _parse_run(values.slice(half), start + half, schema, readable, rows_min)
+    yield from _parse_run(values.slice(0, half), schema, readable, start, rows_min)
+    yield from _parse_run(values.slice(half), schema, readable, start + half, rows_min)
 
 
-def _parse_hastily(
-    values: Any, start: int, schema: Any, readable: Any
-) -> Iterator[tuple[int, Any, str]]:
-    """The same, with little work for each row that is wrong: pyarrow mostly says which it is."""
-    if not len(values):
-        return
-    try:
-        yield start, _cast_whole(_parse_text(values, readable), schema), ""
-        return
-    except (ValueError, OSError) as error:
-        why = str(error)
-    if len(values) > HASTY_ROWS:
-        for at in range(0, len(values), HASTY_ROWS):
-            piece = values.slice(at, HASTY_ROWS)
-            yield from _parse_hastily(piece, start + at, schema, readable)
-        return
-    for _ in range(HASTY_TRIES):
-        named = _ROW_NAMED.search(why)
-        row = int(named[1]) if named else len(values)
-        if row >= len(values):
-            yield from _parse_run(values, start, schema, readable, HASTY_ROWS_MIN)
-            return
-        yield from _parse_run(values.slice(0, row), start, schema, readable, HASTY_ROWS_MIN)
-        yield start + row, 1, why
-        values, start = values.slice(row + 1), start + row + 1
-        if not len(values):
-            return
+def _parse_hastily(values: Any, schema: Any, readable: Any) -> Iterator[tuple[int, Any, str]]:
+    """The same, with little work for each row that is wrong: pyarrow mostly says which it is.
+
+    Where too many are wrong, as when a column has another type throughout, the rest is not tried.
+    """
+    start, wrong, rows = 0, 0, len(values)
+    while start < len(values):
+        part = values.slice(start, rows)
         try:
-            yield start, _cast_whole(_parse_text(values, readable), schema), ""
-            return
+            yield start, _cast_whole(_parse_text(part, readable), schema), ""
+            start += len(part)
+            continue
         except (ValueError, OSError) as error:
             why = str(error)
-    yield start, len(values), why
+        if rows > HASTY_ROWS:
+            rows = HASTY_ROWS
+            continue
+        wrong += 1
+        if wrong > HASTY_WRONG_MIN and wrong * HASTY_SHARE > start:
+            yield start, len(values) - start, why
+            return
+        named = _ROW_NAMED.search(why)
+        good = int(named[1]) if named else len(part)
+        yield from _parse_run(part.slice(0, good), schema, readable, start, HASTY_ROWS_MIN)
+        if good < len(part):
+            yield start + good, 1, why
+        start += min(good + 1, len(part))
 
 
 def _cast_whole(table: Any, schema: Any) -> Any:

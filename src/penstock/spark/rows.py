@@ -136,8 +136,8 @@ def _struct(kind: T.StructType) -> Convert:
     def convert(tokens: Tokens) -> dict[str, Any]:
         row: dict[Any, Any] = empty.copy()
         why = None
-        while tokens.next() not in (None, K.OBJECT_END):
-            name = tokens.name
+        while (token := tokens.next()) != K.OBJECT_END and token is not None:
+            name = tokens.key if token == K.NAME else tokens.name
             inner = fields.get(name)
             if inner is None:
                 tokens.skip()

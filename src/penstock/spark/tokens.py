@@ -19,6 +19,10 @@ NAME_CHARS_MAX = 50_000
 
 _ROOT = -1
 _SPACE = re.compile(r"[ \t\n\r]*")
+_FIELD = re.compile(
+    r'[ \t\n\r]*(,?)[ \t\n\r]*"([^"\\\x00-\x1f\udc80-\udcff]*)"[ \t\n\r]*:[ \t\n\r]*(?=.)',
+    re.DOTALL,
+)  # most names are like this
 _NUMBER = re.compile(r"-?(?:0(?![0-9])|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _CUT_SHORT = re.compile(r"\.|[eE]")  # behind a number: a fraction or an exponent without digits
 _WORD = re.compile(r"[\w$]*.?", re.DOTALL)
@@ -56,11 +60,11 @@ class Tokens:
         "_ahead",
         "_count",
         "_kind",
-        "_name",
         "_outer",
         "_unread",
         "at",
         "found",
+        "key",
         "start",
         "text",
         "token",
@@ -75,7 +79,7 @@ class Tokens:
         self.found = ""  # the text of a name, a number or a string that was read
         self._unread = False
         self._ahead: int | None = None  # the value behind a name
-        self._kind, self._count, self._name = _ROOT, -1, ""
+        self._kind, self._count, self.key = _ROOT, -1, ""
         self._outer: list[tuple[int, int, str | None]] = []
 
     @property
@@ -84,7 +88,7 @@ class Tokens:
         if self.token in (OBJECT, ARRAY):
             kind, _, name = self._outer[-1]
         else:
-            kind, name = self._kind, self._name
+            kind, name = self._kind, self.key
         return name if kind == OBJECT else None
 
     def next(self) -> int | None:
@@ -96,6 +100,12 @@ class Tokens:
             return self.token
         if self._unread:
             self.string()
+        if self._kind == OBJECT:
+            field = _FIELD.match(self.text, self.at)
+            short = field and field.end() - self.at <= NAME_CHARS_MAX
+            if field and short and (field[1] == ",") == (self._count >= 0):
+                self._count += 1
+                return self._named(field[2], field.end())
         at = _SPACE.match(self.text, self.at).end()  # type: ignore[union-attr]
         if at == len(self.text):
             self.at = at
@@ -119,16 +129,22 @@ class Tokens:
             return token
         if c not in {'"', "'"}:
             self._unexpected(c)
-        self._name = _paired(self._rest(c))
-        if _LONE.search(self._name):
+        name = _paired(self._rest(c))
+        if _LONE.search(name):
             raise Wrong("it has a name with half of a surrogate pair")
-        if len(self._name) > NAME_CHARS_MAX:
+        if len(name) > NAME_CHARS_MAX:
             raise Wrong(f"it has a name of more than {NAME_CHARS_MAX} characters")
-        self.token = NAME
+        self.key, self.token = name, NAME
         c = self._char()
         if c != ":":
             self._unexpected(c)
-        self._ahead = self._value(self._char())
+        self._char()
+        return self._named(name, self.at - 1)
+
+    def _named(self, name: str, at: int) -> int:
+        """A name whose value begins at a place."""
+        self.key, self.token, self.at = name, NAME, at + 1
+        self._ahead = self._value(self.text[at])
         return NAME
 
     def string(self) -> str:
@@ -221,8 +237,8 @@ class Tokens:
         raise Wrong(f"there is {c!r} at character {self.at - 1}, where none may be")
 
     def _open(self, kind: int) -> None:
-        self._outer.append((self._kind, self._count, self._name))
-        self._kind, self._count, self._name = kind, -1, ""
+        self._outer.append((self._kind, self._count, self.key))
+        self._kind, self._count, self.key = kind, -1, ""
         if len(self._outer) > DEPTH_MAX:
             raise Wrong(f"it is nested more than {DEPTH_MAX} deep")
 
@@ -231,7 +247,7 @@ class Tokens:
         if self._kind != kind:
             self._unexpected(c)
         self._kind, self._count, name = self._outer.pop()
-        self._name = name or ""
+        self.key = name or ""
         self.token = token
         return token
 
