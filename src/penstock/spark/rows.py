@@ -108,6 +108,9 @@ def _begin(tokens: Tokens) -> int | None:
 
 
 def _misfit(tokens: Tokens, kind: T.DataType) -> Wrong:
+    """What is wrong with the current token. A string is read first: it may be the worse for it."""
+    if tokens.token == K.STRING:
+        tokens.string()
     where = f"the field {tokens.name!r}" if tokens.name is not None else "an element"
     return Wrong(f"{where} is no {kind.simpleString()}")
 

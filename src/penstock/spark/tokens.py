@@ -24,7 +24,9 @@ _FIELD = re.compile(
     re.DOTALL,
 )  # most names are like this
 _NUMBER = re.compile(r"-?(?:0(?![0-9])|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-_CUT_SHORT = re.compile(r"\.|[eE]")  # behind a number: a fraction or an exponent without digits
+_CUT_SHORT = re.compile(
+    r"\.|[eE][+-]?"
+)  # behind a number: a fraction or an exponent without digits
 _WORD = re.compile(r"[\w$]*.?", re.DOTALL)
 _PLAIN = {
     '"': re.compile(r'[^"\\\x00-\x1f\udc80-\udcff]*'),
@@ -291,15 +293,20 @@ class Tokens:
             if c == "-" and self.text.startswith("I", self.at):
                 self.found = self._match(_WORDS["-"])
                 return FLOAT
-            raise Wrong(f"the number at character {self.start} is none")
+            self._number_ends(self.start + (c == "-"))
         self.at = found.end()
-        if self.text.startswith((".", "e", "E"), self.at) and _CUT_SHORT.match(self.text, self.at):
-            self.at += 1
-            raise Wrong(f"the number at character {self.start} is none")
+        more = _CUT_SHORT.match(self.text, self.at)
+        if more and found[2] is None and (found[1] is None or more[0] != "."):
+            self._number_ends(more.end())
         self.found = found[0]
         if len(self.found) > NUMBER_DIGITS_MAX and _digits(self.found) > NUMBER_DIGITS_MAX:
             raise Wrong(f"it has a number of more than {NUMBER_DIGITS_MAX} digits")
         return INT if found[1] is None and found[2] is None else FLOAT
+
+    def _number_ends(self, at: int) -> NoReturn:
+        """Refuse a number, of which also the character was read that ended it too soon."""
+        self.at = min(at + 1, len(self.text))
+        raise Wrong(f"the number at character {self.start} is none")
 
     def _rest(self, quote: str) -> str:
         """What stands up to the closing quote, unescaped."""
