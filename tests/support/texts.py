@@ -113,6 +113,9 @@ null | true | 1 | "x" | "{}" | x | NaN | -1.5e3 | 01 | {"a":[1,"x",2],"i":1,"s":
 {"u":{"\ud83d":1},"i":2}
 {"m":{"\ud83d":1},"i":2} | {"m":{"\ud83d\ude00":1},"i":2} | {"s":{"\ud83d":1},"i":2}
 {"i":2,"\ud83d":1}
+{"a":[nullx,1],"i":1} | {"a":[1,-x],"i":1} | {"a":[1,-Inx],"i":1} | {"a":[-Ix],"i":1}
+{"a":[+x],"i":1} | {"a":[+],"i":1} | {"a":[+Inf],"i":1} | {"a":[-],"i":1} | {"i":1,"a":[-]}
+{"i":1,"a":[x} | {"i":1,"a":[Nx} | {"i":1,"a":[+1} | {"u":nullé,"i":1} | {"u":true"i":1}
 {"i":1,"s":"é","é":2} | {"\u0069":5} | {"s":"\ud83d\ude00"} | {"s":"\ud83d"} | {"\ud83d":1,"i":2}
 {"s":"\uD83D\u0041"}
 """
@@ -128,6 +131,8 @@ def cases() -> list[bytes]:
     found = [text.strip().encode() for line in WHOLE.splitlines() for text in line.split(" | ")]
     found += [
         b"\xef\xbb\xbf" + b'{"i":1}',
+        b"\xef\xbb\xbf",
+        b"\xef\xbb\xbfnull",
         b'{"i":1,"s":"\xff"}',
         b'{"s":"\xff","i":1}',
         b'{"i":1}\xff',

@@ -27,7 +27,7 @@ _NUMBER = re.compile(r"-?(?:0(?![0-9])|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?
 _CUT_SHORT = re.compile(
     r"\.|[eE][+-]?"
 )  # behind a number: a fraction or an exponent without digits
-_WORD = re.compile(r"[\w$]*.?", re.DOTALL)
+_WORD = re.compile(r"[\w$]*")
 _PLAIN = {
     '"': re.compile(r'[^"\\\x00-\x1f\udc80-\udcff]*'),
     "'": re.compile(r"[^'\\\x00-\x1f\udc80-\udcff]*"),
@@ -48,7 +48,7 @@ _ESCAPES = {
     "t": "\t",
 }
 _LITERALS = {"t": ("true", TRUE), "f": ("false", FALSE), "n": ("null", NULL)}
-_WORDS = {"N": ("NaN",), "I": ("Infinity",), "+": ("+INF", "+Infinity"), "-": ("-INF", "-Infinity")}
+_WORDS = {"N": ("NaN",), "I": ("Infinity",)}
 
 
 class Wrong(Exception):
@@ -75,7 +75,8 @@ class Tokens:
     def __init__(self, data: bytes) -> None:
         # bytes that are no UTF-8 become lone surrogates, which are found when they are read
         self.text = data.decode("utf-8", "surrogateescape")
-        self.at = 1 if self.text.startswith("\ufeff") else 0
+        # Jackson looks for a mark only where four bytes are
+        self.at = 1 if len(data) > 3 and self.text.startswith("\ufeff") else 0
         self.start = 0
         self.token: int | None = None
         self.found = ""  # the text of a name, a number or a string that was read
@@ -267,32 +268,44 @@ class Tokens:
             return self._number(c)
         if c in _LITERALS:
             word, token = _LITERALS[c]
-            self._match((word,))
+            self._match((word,), self.start)
             return token
         if c == "'":
             self.found = _whole(self._rest("'"))
             return STRING
         if c in _WORDS:
-            self.found = self._match(_WORDS[c])
+            self.found = self._match(_WORDS[c], self.start)
             return FLOAT
+        if c == "+":
+            return self._signed()
         if c.isalpha() or c in "_$":
-            self._match(())
+            self._match((), self.start)
         self._unexpected(c)
 
-    def _match(self, words: tuple[str, ...]) -> str:
+    def _match(self, words: tuple[str, ...], start: int) -> str:
+        """One of some words; the place is behind what stands there for one if it is not."""
+        end = _WORD.match(self.text, start).end()  # type: ignore[union-attr]
         for word in words:
-            if self.text.startswith(word, self.start):
-                self.at = self.start + len(word)
+            if self.text[self.start : end] == word:
+                self.at = end
                 return word
-        self.at = _WORD.match(self.text, self.start).end()  # type: ignore[union-attr]
-        raise Wrong(f"there is no such word as {self.text[self.start : self.at]!r}")
+        self.at = min(end + 1, len(self.text))
+        raise Wrong(f"there is no such word as {self.text[self.start : end]!r}")
+
+    def _signed(self) -> int:
+        """A word with a sign."""
+        sign = self.text[self.start]
+        for at, letters in ((self.start + 1, "I"), (self.start + 2, "Nn")):
+            if self.text[at : at + 1] not in (*letters,):
+                self._number_ends(at)
+        self.found = self._match((f"{sign}INF", f"{sign}Infinity"), self.start + 1)
+        return FLOAT
 
     def _number(self, c: str) -> int:
         found = _NUMBER.match(self.text, self.start)
         if found is None:
             if c == "-" and self.text.startswith("I", self.at):
-                self.found = self._match(_WORDS["-"])
-                return FLOAT
+                return self._signed()
             self._number_ends(self.start + (c == "-"))
         self.at = found.end()
         more = _CUT_SHORT.match(self.text, self.at)
