@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.errors import BadData
+from tests.support.nested import NESTED, nested, plainly
 from tests.support.texts import COLUMNS, assert_same, by_penstock, cases, fragments, made, shown
 
 typed = pytest.importorskip("penstock.spark.typed")
@@ -37,6 +38,13 @@ def test_reads_what_spark_reads(spark: SparkSession, tmp_path: Path) -> None:
     schema = f"{DDL}, {CORRUPT}"
     theirs = by_spark(spark, tmp_path / "texts", texts, schema=schema).toArrow()
     assert_same(texts, theirs, by_penstock(texts, schema))
+
+
+def test_reads_nested_columns_as_spark_does(spark: SparkSession, tmp_path: Path) -> None:
+    """Also by the vectorised parser, which takes nearly all of these."""
+    texts = nested(1500, 0.0005)
+    theirs = by_spark(spark, tmp_path / "texts", texts, schema=NESTED).toArrow()
+    assert plainly(theirs) == plainly(by_penstock(texts, NESTED))
 
 
 def test_modes(spark: SparkSession, tmp_path: Path) -> None:

@@ -19,11 +19,11 @@ import pytest
 
 import penstock
 from penstock import errors
+from tests.support.nested import NESTED, nested, plainly
 from tests.support.texts import (
     COLUMNS,
     assert_same,
     by_penstock,
-    fragments,
     made,
     of_column,
     schema_of,
@@ -87,65 +87,11 @@ def test_random_texts_both_ways() -> None:
     assert whole[::-1] == shown(by_penstock(texts[::-1], ddl))
 
 
-NESTED = (
-    "at array<timestamp>, ay array<array<date>>, ad array<double>, ac array<decimal(10,2)>, "
-    "o struct<t:timestamp,n:timestamp_ntz,y:date,x:binary,d:double,f:float,c:decimal(38,0)>, "
-    "ao array<struct<t:timestamp,ay:array<date>,o:struct<d:double,s:string>>>, x binary, s string"
-)
-
-
-PLAIN = {
-    "timestamp": [
-        '"2020-01-02T03:04:05Z"',
-        '"1969-12-31 23:59:59.5"',
-        '"2020-02-29T00:00:00.123456+05:30"',
-        '"0001-01-01T00:00:00-17:59"',
-        '"9999-12-31T23:59:59.999999Z"',
-        '"2020-01-02"',
-        '"2020-1-2 3:4"',
-        '"2020-07-02T03:04:05 Europe/Berlin"',
-    ],
-    "timestamp_ntz": ['"2020-01-02T03:04:05"', '"1969-12-31 23:59:59.123"', '"2020"'],
-    "date": ['"2020-01-02"', '"0001-01-01"', '"9999-12-31"', '"2020-1"', '"-0044-03-15"'],
-    "binary": ['"YWJj"', '"YQ=="', '""', '"+/+/"', '"YWI="'],
-    "double": ["1.5", "0", "0.0", "-1e-7", "12345678901234567890", "0.1", "1e308", "5e-324"],
-    "float": ["1.5", "16777217", "0.1", "3.4028234e38", "1e-45", "1.00000017881393432617187499"],
-    "decimal(10,2)": ["1", "1.25", "-12345678.99", '"7.5"', "1e3", "0"],
-    "decimal(38,0)": ["1", "9" * 38, "-" + "9" * 38, '"5"'],
-    "string": ['"x"', '""', '"\\u00e9"', '"\\ud83d\\ude00"', '"a\\nb"', '"{[,"', '"é"'],
-}
-
-
-class Maker:
-    """Makes texts of a type: such as the vectorised parser takes, but for a few."""
-
-    def __init__(self, seed: int, spoilt: float) -> None:
-        self.rng = random.Random(seed)
-        self.spoilt = spoilt
-
-    def text(self, kind: Any) -> str:
-        """The text of a value."""
-        if self.rng.random() < 0.08:
-            return "null"
-        if self.rng.random() < self.spoilt:
-            return self.rng.choice(fragments())
-        if hasattr(kind, "elementType"):
-            parts = (self.text(kind.elementType) for _ in range(self.rng.randint(0, 3)))
-            return f"[{','.join(parts)}]"
-        if hasattr(kind, "fields"):
-            fields = [field for field in kind if self.rng.random() < 0.8]
-            self.rng.shuffle(fields)
-            return "{" + ",".join(f'"{f.name}":{self.text(f.dataType)}' for f in fields) + "}"
-        return self.rng.choice(PLAIN[kind.simpleString()])
-
-
 @pytest.mark.parametrize("spoilt", [0, 0.0005, 0.02])
 def test_nested_columns_both_ways(spoilt: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Times, bytes and numbers inside of arrays and structs are read alike both ways."""
     schema = schema_of(NESTED)
-    maker = Maker(20261116, spoilt)
-    whole = [maker.text(schema).encode() for _ in range(1500)]
-    texts = [text for text in whole if text != b"null"]
+    texts = nested(1500, spoilt)
     reader = RowReader(schema)
     rows = [reader.read(text) for text in texts]
     assert (spoilt > 0) == any(row.why for row in rows)
@@ -157,23 +103,6 @@ def test_nested_columns_both_ways(spoilt: float, monkeypatch: pytest.MonkeyPatch
     if not spoilt:
         monkeypatch.delattr(RowReader, "read")  # nothing here needs it
     assert plainly(by_penstock(texts, NESTED)) == plainly(slow)
-
-
-def plainly(table: Any) -> list[str]:
-    """Rows as text, in which times are numbers: Python has none that are as far away."""
-    plain = pa.schema([(field.name, plain_type(field.type)) for field in table.schema])
-    return [repr(row) for row in table.cast(plain).to_pylist()]
-
-
-def plain_type(kind: Any) -> Any:
-    """The type with numbers for times."""
-    if pa.types.is_list(kind):
-        return pa.list_(plain_type(kind.value_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([(field.name, plain_type(field.type)) for field in kind])
-    if pa.types.is_temporal(kind):
-        return pa.int32() if pa.types.is_date(kind) else pa.int64()
-    return kind
 
 
 def test_arrow_types_are_those_that_spark_asks_for() -> None:
@@ -298,6 +227,22 @@ def test_inferring_from_other_codecs() -> None:
 def test_names_twice_have_one_type() -> None:
     """Where Spark would refuse to load, a field that is there twice has the type of both."""
     assert typed.infer([b'{"a":1,"a":1.5}']) == schema_of("a double")
+
+
+def test_text_that_is_no_utf8() -> None:
+    """Spark would guess UTF-16 and let bad UTF-8 pass; here all of it is malformed."""
+    texts = ['{"s":"a"}'.encode("utf-16"), '{"s":"a"}'.encode("utf-32-be")]
+    texts += [b'{"s":"%s"}' % odd for odd in (b"\xc0\x80", b"\xed\xa0\x80", b"\xf5\x80\x80\x80")]
+    texts.append(b'{"s":"a","unknown":"\xc0\x80"}')
+    for row, text in zip(
+        by_penstock(texts, f"s string, {CORRUPT}").to_pylist(), texts, strict=True
+    ):
+        assert row == {"s": None, "_corrupt_record": text.decode("utf-8", "replace")}
+
+
+def test_arrays_are_no_rows() -> None:
+    """A sample that is an array is malformed, as it is when it is read."""
+    assert typed.infer([b'[{"a":1}]', b'{"b":1}']) == schema_of(f"{CORRUPT}, b bigint")
 
 
 def test_deep_samples() -> None:
