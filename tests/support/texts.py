@@ -128,6 +128,11 @@ def of_column(name: str) -> list[bytes]:
 
 def cases() -> list[bytes]:
     """Texts of their own, and fragments as each kind of column."""
+    return [*whole_texts(), *(text for name in COLUMNS for text in of_column(name))]
+
+
+def whole_texts() -> list[bytes]:
+    """Texts of their own."""
     found = [text.strip().encode() for line in WHOLE.splitlines() for text in line.split(" | ")]
     found += [
         b"\xef\xbb\xbf" + b'{"i":1}',
@@ -167,8 +172,6 @@ def cases() -> list[bytes]:
         b'{"k":' + b"1" * 38 + b".5}",
         b'{"k":' + b"9" * 38 + b".5}",
     ]
-    for column in COLUMNS:
-        found += of_column(column)
     return [text for text in found if text.strip()]
 
 

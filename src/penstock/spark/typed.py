@@ -69,7 +69,11 @@ class Typed:
         ``headers``, if given, are those of each event, which may name a codec of its own. ``seqs``
         and ``path`` are for messages. A value that is null is a row of nulls.
         """
+        if not len(self.schema) and self.mode == "PERMISSIVE":
+            return [], None  # nothing is asked of the values
         values = one_array(values)
+        if values.type != pa.binary():
+            values = values.cast(pa.binary())
         texts, why = self._texts.of(values, headers)
         found, slow = self._at_once(texts, why)
         if not slow:
@@ -153,9 +157,8 @@ def _check_type(name: str, kind: T.DataType, nullable: bool) -> None:
             raise Usage(f"the column {name!r} must have keys that are strings, as JSON has them")
         _check_type(f"{name}.value", kind.valueType, kind.valueContainsNull)
     elif converter(kind) is None:
-        raise Usage(
-            f"the column {name!r} cannot be a {kind.simpleString()}: JSON has no such values"
-        )
+        kind_name = kind.simpleString()
+        raise Usage(f"the column {name!r} is a {kind_name}, and JSON is not read as such")
 
 
 def _readable_schema(schema: pa.Schema) -> pa.Schema | None:
