@@ -147,6 +147,101 @@ def test_filters_give_the_same_with_and_without_pushdown(
     assert sum(map(bool, answers["true"])) == 7
 
 
+@pytest.fixture(scope="module")
+def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log of JSON objects, some of which are not what they should be."""
+    path = tmp_path_factory.mktemp("json") / "flights"
+    with penstock.open(path) as log:
+        log.extend([b'{"carrier": "UA", "delay": %d}' % n for n in range(1000)], topic="ok")
+        log.append(b'{"carrier": "AA", "delay": "late"}', topic="odd")
+        log.append(b'{"carrier": "DL", "delay"', topic="odd")
+        log.append(b'{"carrier": "B6"}', topic="ok")
+        log.append(None, key=b"gone")
+    return path
+
+
+SCHEMA = "carrier string, delay int, _corrupt_record string"
+
+
+def test_json_as_typed_columns(spark: SparkSession, flights: Path) -> None:
+    """Fields are columns, beside those of the log that are asked for; what does not fit is null,
+    and its text is kept."""
+    frame = (
+        spark.read.format("penstock")
+        .options(codec="json", columns="offset,topic")
+        .schema(f"offset bigint, {SCHEMA}, topic string")
+        .load(str(flights))
+    )
+    rows = [tuple(row) for row in frame.orderBy("offset").collect()]
+    assert rows[:1000] == [(n + 1, "UA", n, None, "ok") for n in range(1000)]
+    assert rows[1000:] == [
+        (1001, "AA", None, '{"carrier": "AA", "delay": "late"}', "odd"),
+        (1002, None, None, '{"carrier": "DL", "delay"', "odd"),
+        (1003, "B6", None, None, "ok"),
+        (1004, None, None, None, ""),
+    ]
+
+
+def test_modes_are_those_of_sparks_json_source(
+    spark: SparkSession, flights: Path, tmp_path: Path
+) -> None:
+    """The same values as lines of a file, read by Spark itself, give the same rows."""
+    with penstock.open(flights, mode="r") as log:
+        lines = [event.value for event in log if event.value is not None]
+    (tmp_path / "lines.json").write_bytes(b"\n".join(lines))
+    for mode in ("PERMISSIVE", "DROPMALFORMED"):
+        theirs = spark.read.schema(SCHEMA).option("mode", mode).json(str(tmp_path / "lines.json"))
+        ours = (
+            spark.read.format("penstock")
+            .options(codec="json", mode=mode, subscribe="ok,odd")
+            .schema(SCHEMA)
+            .load(str(flights))
+        )
+        assert sorted(map(str, ours.collect())) == sorted(map(str, theirs.collect()))
+    failing = spark.read.format("penstock").options(codec="json", mode="FAILFAST").schema(SCHEMA)
+    with pytest.raises(Exception, match="the value of seq 1001 does not fit the schema"):
+        failing.load(str(flights)).collect()
+
+
+def test_the_schema_is_inferred(spark: SparkSession, flights: Path) -> None:
+    """From a sample of the beginnings and the ends; columns of the log come first."""
+    frame = load(spark, str(flights), codec="json", columns="offset")
+    assert frame.dtypes == [
+        ("offset", "bigint"),
+        ("_corrupt_record", "string"),
+        ("carrier", "string"),
+        ("delay", "string"),
+    ]
+    head = load(spark, str(flights), codec="json", sampleRows="1")
+    assert head.dtypes == [("carrier", "string"), ("delay", "bigint")]
+    assert head.where("delay = 999").count() == 1
+    with pytest.raises(Exception, match="no value to infer the fields from"):
+        penstock.open(flights.parent / "empty").close()
+        load(spark, str(flights.parent / "empty"), codec="json")
+
+
+def test_a_stream_of_typed_columns(spark: SparkSession, flights: Path) -> None:
+    """Streams have them as well."""
+    frame = (
+        spark.readStream.format("penstock")
+        .options(codec="json", startingOffsets="earliest", subscribe="ok")
+        .schema("carrier string, delay int")
+        .load(str(flights))
+    )
+    query = (
+        frame.groupBy("carrier")
+        .sum("delay")
+        .writeStream.format("memory")
+        .queryName("delays")
+        .outputMode("complete")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    found = {tuple(row) for row in spark.table("delays").collect()}
+    assert found == {("UA", sum(range(1000))), ("B6", None)}
+
+
 def test_writers_go_on_meanwhile(spark: SparkSession, tmp_path: Path) -> None:
     """Tables planned while a writer appends and rolls are each a whole beginning of the log."""
     path = tmp_path / "log"
