@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -350,11 +351,43 @@ def test_a_full_disk_in_a_commit(
         patched.setattr(files, "allocate", full)
         with pytest.raises(DiskFull):
             writer.commit(messages, 0)
-    writer.abort([*messages, None], 0)
+        # For an abort Spark plans the sink anew, while the disk is still full.
+        StreamWriter({"path": str(path)}, VALUE, False).abort([*messages, None], 0)
+        with pytest.raises(DiskFull):
+            StreamWriter({"path": f"{path}-new"}, VALUE, False)
     assert values(path) == [] and left(path) == []
     assert not [n for n in os.listdir(path) if n.startswith("load.")]
     writer.commit(stage(writer, *parts), 0)
     assert values(path) == parts[0] + parts[1]
+
+
+FORBIDDEN = """
+import os, sys
+from pyspark.sql.types import BinaryType, StructField, StructType
+import penstock
+from penstock.spark.sink import TableWriter
+
+path = sys.argv[1]
+penstock.create(path).close()
+os.chmod(path, 0o755)
+os.chmod(os.path.dirname(path), 0o755)
+if os.geteuid() == 0:
+    os.setresuid(65534, 65534, 65534)
+else:
+    os.chmod(path, 0o555)
+try:
+    TableWriter({"path": path}, StructType([StructField("value", BinaryType())]), False)
+except penstock.Permission as error:
+    assert path in str(error)
+else:
+    sys.exit("it was planned all the same")
+"""
+
+
+def test_a_log_that_is_not_ours() -> None:
+    """A log that the driver may not append to is refused before any task has run."""
+    with tempfile.TemporaryDirectory(prefix="penstock-") as directory:
+        subprocess.run([sys.executable, "-c", FORBIDDEN, f"{directory}/log"], check=True)
 
 
 @pytest.mark.parametrize("which", [0, 1])

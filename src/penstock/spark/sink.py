@@ -24,6 +24,7 @@ import logging
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -44,11 +45,12 @@ from pyspark.sql.types import (
 
 from penstock import files
 from penstock import layout as L
-from penstock.errors import Conflict, Internal, NotFound, TooLarge, Usage
+from penstock.errors import Conflict, DiskFull, Internal, NotFound, TooLarge, Usage
 from penstock.log import Log
 from penstock.log import open as open_log
 from penstock.producers import Done
 from penstock.recovery import STAGING
+from penstock.settings import Settings
 from penstock.spark.options import Options
 from penstock.spark.paths import local_path
 from penstock.spark.staging import Staged, Staging, Stream, name_of
@@ -166,8 +168,8 @@ class Sink:
         parent = os.path.dirname(path)
         if not files.is_dir(parent):
             raise NotFound(f"{path}: no log can be made here, since there is no directory {parent}")
-        with open_log(path) as log:  # whatever keeps the driver from appending shows now
-            staging = Staging(root, log.settings.dir_mode, log.settings.file_mode)
+        settings = _settings_of(path)
+        staging = Staging(root, settings.dir_mode, settings.file_mode)
         staging.make()
         return cls(path, columns, topic, application, durable, staging)
 
@@ -264,6 +266,17 @@ class Sink:
             if stream.failure is None:
                 raise
             raise stream.failure from error
+
+
+def _settings_of(path: str) -> Settings:
+    """The settings of the log, which is made if need be. What keeps us from appending shows now."""
+    try:
+        with open_log(path) as log:
+            return log.settings
+    except DiskFull:  # what was staged can still be deleted: an abort comes by here too
+        with suppress(NotFound), open_log(path, "r") as log:
+            return log.settings
+        raise
 
 
 def _later(remembered: Mapping[str, Done], one: str, other: str) -> str:
