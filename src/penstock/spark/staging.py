@@ -31,6 +31,7 @@ from penstock.load import BATCH_BYTES_MAX, BATCH_EVENTS_MAX
 logger = logging.getLogger("penstock")
 
 ABANDONED_SECONDS = 7 * 24 * 3600
+REMOVE_TRIES = 5
 _NAME = re.compile(r"([\w-]+)\.(\d+)\.([\w-]+)")
 
 
@@ -111,10 +112,14 @@ class Staging:
 
     def remove(self, name: str) -> None:
         """Delete what a write has staged."""
-        try:
-            files.remove_tree(os.path.join(self.root, name))
-        except PenstockError as error:  # whoever comes later sweeps it
-            logger.warning("what was staged for Spark could not be deleted: %s", error)
+        failure: PenstockError | None = None
+        for _ in range(REMOVE_TRIES):
+            try:
+                files.remove_tree(os.path.join(self.root, name))
+                return
+            except PenstockError as error:  # a task may have begun a file in it meanwhile
+                failure = error
+        logger.warning("what was staged could not be deleted, and is left for later: %s", failure)
 
     def sweep(self, done: str) -> None:
         """Delete what other runs left of the write ``done``, now published, and of earlier ones.
