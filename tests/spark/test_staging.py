@@ -137,7 +137,6 @@ def test_right_columns() -> None:
         ({"applicationId": "a"}, "go together"),
         ({"applicationId": "a", "batchId": "-1"}, "'batchId' is a whole number from 0"),
         ({"applicationId": "", "batchId": "1"}, "'applicationId' is 1 to"),
-        ({"applicationId": "a@b", "batchId": "1"}, "without '@'"),
         ({"applicationId": "a" * 1000, "batchId": "1"}, "'applicationId' is 1 to 960 bytes"),
         ({"stagingPath": "hdfs://name/x"}, "hdfs: has neither"),
         ({"checkpointLocation": "x"}, "no option 'checkpointlocation'"),
@@ -233,6 +232,8 @@ def test_an_application_belongs_to_one_query(path: Path) -> None:
     """
     options = {"path": str(path), "applicationId": "orders"}
     writer = StreamWriter(options, VALUE, False)
+    with penstock.open(path) as log:
+        log.append(b"of somebody else", producer=("orders@till", 1))
     writer.commit(stage(writer, [b"a"], batch=4), 4)
     for batch in (3, 4, 5):
         messages = stage(writer, [b"b"], batch=batch, query=OTHER_QUERY)
@@ -244,7 +245,7 @@ def test_an_application_belongs_to_one_query(path: Path) -> None:
         writer.commit(stage(writer, [b"b"], batch=3), 3)
     renamed = StreamWriter({**options, "applicationId": "orders2"}, VALUE, False)
     renamed.commit(stage(renamed, [b"b"], query=OTHER_QUERY), 0)
-    assert values(path) == [b"a", b"b"]
+    assert values(path) == [b"of somebody else", b"a", b"b"]
 
 
 def test_a_query_may_get_a_name_later(path: Path, writer: StreamWriter) -> None:
@@ -298,6 +299,28 @@ def test_sweeping(path: Path, writer: StreamWriter) -> None:
     young = stage(writer, [b"b"], batch=0, query=OTHER_QUERY, run="young")
     writer.commit(stage(writer, [b"b"], batch=4), 4)
     assert left(path) == sorted({young[0].directory, "notes"})
+
+
+@pytest.mark.parametrize("call", ["list_dir", "remove_tree"])
+def test_tidying_up_fails_nothing(
+    path: Path, writer: StreamWriter, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """What is published is published, even if staged files cannot be deleted then."""
+    messages = stage(writer, [b"a"])
+    real = getattr(files, call)
+
+    def denied(where: str) -> Any:
+        if "staging" in where:
+            raise penstock.Permission(f"not allowed: {where}")
+        return real(where)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, call, denied)
+        writer.commit(messages, 0)
+        writer.abort(messages, 0)
+    writer.commit(stage(writer, [b"b"], batch=1), 1)
+    assert values(path) == [b"a", b"b"]
+    assert left(path) == []
 
 
 def test_a_batch_write_leaves_nothing(path: Path) -> None:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -68,7 +69,7 @@ _REFUSED_IN_STREAMS = {"batchid": "Spark counts the batches of a stream itself"}
 _BATCH = "streaming.sql.batchId"  # what Spark tells tasks of a micro-batch
 _QUERY = "sql.streaming.queryId"
 _RUN = "spark.jobGroup.id"
-_OF = "@"  # between an application and its query, in what the log remembers
+_PRODUCER = re.compile(r"(?:(.+)@)?([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.DOTALL)
 
 _BYTES = "binary or string"
 _TYPES = {
@@ -207,23 +208,23 @@ class Sink:
         if self.application is None:
             assert query is not None
             return query
-        return self.application if query is None else f"{self.application}{_OF}{query}"
+        return self.application if query is None else f"{self.application}@{query}"
 
     def _has(self, log: Log, query: str | None, batch: int, rows: int, *, stream: bool) -> bool:
         """Whether the log has the batch; `Conflict` if its number cannot mean these rows."""
         remembered = log._last_of_producers()
         own = self.producer(query)
         for other in remembered:
-            application, _, other_query = other.rpartition(_OF)
+            application, other_query = _parts_of(other)
             if stream and other_query == query:
                 own = _later(remembered, own, other)  # of a time when it was called otherwise
-            elif self.application in (application, other) and other != own:
+            elif application is not None and application == self.application and other != own:
                 raise Conflict(
                     f"{log.path}: has batches of the application {self.application!r} from "
-                    f"{_said(other_query if application else None)}, and this is batch {batch} of "
-                    f"{_said(query)}, whose numbers mean other rows; nothing was written. Go on "
-                    "with the checkpoint that the application began with, or, if all rows of the "
-                    "new one are to be appended, give another applicationId"
+                    f"{_said(other_query)}, and this is batch {batch} of {_said(query)}, whose "
+                    "numbers mean other rows; nothing was written. Go on with the checkpoint that "
+                    "the application began with, or, if all rows of the new one are to be "
+                    "appended, give another applicationId"
                 )
         last = remembered.get(own)
         if last is None or last.n <= batch:
@@ -279,6 +280,12 @@ def _settings_of(path: str) -> Settings:
         raise
 
 
+def _parts_of(producer: str) -> tuple[str | None, str | None]:
+    """The application, unless it is just a query; and the query, if it belongs to one."""
+    found = _PRODUCER.fullmatch(producer)
+    return (found[1], found[2]) if found else (producer, None)
+
+
 def _later(remembered: Mapping[str, Done], one: str, other: str) -> str:
     """Who of two has got further."""
     known = remembered.get(one)
@@ -294,8 +301,8 @@ def _application(options: Options) -> str | None:
     if name is None:
         return None
     room = L.PRODUCER_ID_BYTES_MAX - 64  # for the query
-    if not name or _OF in name or len(name.encode()) > room:
-        raise Usage(f"option 'applicationId' is 1 to {room} bytes of text without '{_OF}'")
+    if not 0 < len(name.encode()) <= room:
+        raise Usage(f"option 'applicationId' is 1 to {room} bytes of text")
     return name
 
 

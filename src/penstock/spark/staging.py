@@ -19,7 +19,7 @@ import socket
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import pyarrow
@@ -112,14 +112,12 @@ class Staging:
 
     def remove(self, name: str) -> None:
         """Delete what a write has staged."""
-        failure: PenstockError | None = None
-        for _ in range(REMOVE_TRIES):
-            try:
-                files.remove_tree(os.path.join(self.root, name))
-                return
-            except PenstockError as error:  # a task may have begun a file in it meanwhile
-                failure = error
-        logger.warning("what was staged could not be deleted, and is left for later: %s", failure)
+        path = os.path.join(self.root, name)
+        for _ in range(REMOVE_TRIES):  # a task may begin a file in it meanwhile
+            with _tidying():
+                files.remove_tree(path)
+            if not files.exists(path):
+                break
 
     def sweep(self, done: str) -> None:
         """Delete what other runs left of the write ``done``, now published, and of earlier ones.
@@ -129,37 +127,30 @@ class Staging:
         """
         own = _NAME.fullmatch(done)
         assert own is not None
-        began_ns = self._began_ns(done)
-        for name in self._names():
-            other = _NAME.fullmatch(name)
-            if other is None or other[1] != own[1] or name == done:
-                continue
-            if int(other[2]) < int(own[2]) or (
-                int(other[2]) == int(own[2]) and self._touched_ns(name) < began_ns
-            ):
-                self.remove(name)
+        with _tidying():
+            began_ns = self._began_ns(done)
+            for name in files.list_dir(self.root):
+                other = _NAME.fullmatch(name)
+                if other is None or other[1] != own[1] or name == done:
+                    continue
+                if int(other[2]) < int(own[2]) or (
+                    int(other[2]) == int(own[2]) and self._touched_ns(name) < began_ns
+                ):
+                    self.remove(name)
 
     def sweep_abandoned(self) -> None:
         """Delete what nobody has touched for a week: its driver died, and was not started again."""
         before_ns = time.time_ns() - ABANDONED_SECONDS * 10**9
-        for name in self._names():
-            if _NAME.fullmatch(name) and self._touched_ns(name) < before_ns:
-                logger.warning("%s: staged a week ago and never published; deleted", name)
-                self.remove(name)
-
-    def _names(self) -> list[str]:
-        try:
-            return files.list_dir(self.root)
-        except NotFound:
-            return []
+        with _tidying():
+            for name in files.list_dir(self.root):
+                if _NAME.fullmatch(name) and self._touched_ns(name) < before_ns:
+                    logger.warning("%s: staged a week ago and never published; deleted", name)
+                    self.remove(name)
 
     def _began_ns(self, name: str) -> int:
         """When the first of its files was finished."""
         directory = os.path.join(self.root, name)
-        found = []
-        with suppress(NotFound, FileNotFoundError):
-            for file in files.list_dir(directory):
-                found.append(os.stat(os.path.join(directory, file)).st_mtime_ns)
+        found = [os.stat(os.path.join(directory, n)).st_mtime_ns for n in files.list_dir(directory)]
         return min(found, default=0)
 
     def _touched_ns(self, name: str) -> int:
@@ -168,6 +159,15 @@ class Staging:
             return os.stat(os.path.join(self.root, name)).st_mtime_ns
         except FileNotFoundError:
             return time.time_ns()
+
+
+@contextmanager
+def _tidying() -> Iterator[None]:
+    """What goes wrong in tidying up is not worth failing for: rows may be published already."""
+    try:
+        yield
+    except (OSError, PenstockError) as error:
+        logger.warning("not all that was staged could be deleted; it is left for later: %s", error)
 
 
 def name_of(producer: str | None, number: int, run: str) -> str:
