@@ -364,7 +364,7 @@ def test_a_full_disk_in_a_commit(
     path: Path, writer: StreamWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A commit that finds the disk full writes nothing, and the batch can be run again."""
-    parts = [[b"%d" % n * 1000 for n in range(4000)] for _ in range(2)]
+    parts = [[b"%4d" % n * 1000 for n in range(3000)] for _ in range(2)]
     messages = stage(writer, *parts)
 
     def full(*_: object) -> None:
@@ -478,7 +478,8 @@ def test_small_batches_share_segments(path: Path, writer: StreamWriter) -> None:
     """Micro-batches of many partitions do not cost the log a segment each."""
     for batch in range(20):
         writer.commit(stage(writer, *([b"%d" % n] for n in range(10)), batch=batch), batch)
-    assert len(values(path)) == 200
+    writer.commit(stage(writer, [b"large"] * 60_000, [b"x" * 1000] * 4000, batch=20), 20)
+    assert len(values(path)) == 64_200
     assert [n for n in os.listdir(path) if n.endswith(".seg")] == ["00000000000000000001.seg"]
 
 
@@ -515,4 +516,4 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
 def test_streams_say_what_failed(tmp_path: Path) -> None:
     """The error of a staged file comes out of a load as it is, not in Arrow's words."""
     with pytest.raises(NotFound):
-        Stream([Staged(str(tmp_path / "none.arrow"), 0, 1)])
+        Stream([Staged(str(tmp_path / "none.arrow"), 0, 1, 1)])

@@ -6,9 +6,9 @@ It does not trust that running a batch again gives the same rows, or gives them 
 2. Each task stages its rows in a file that only this attempt of it knows (`staging`), and tells the
    driver its name.
 3. When all tasks are done, ``commit`` on the driver publishes the files of the batch, in the order
-   of partitions, by one `Log.load`: all of them become part of the log, or none. The load carries
-   ``producer=(who, batch + 1)``, so the log itself knows from then on, as part of the same atomic
-   step, that it has the batch.
+   of partitions, by one `Log.load`, or `Log.extend` if they are small: all of them become part of
+   the log, or none. It carries ``producer=(who, batch + 1)``, so the log itself knows from then on,
+   as part of the same atomic step, that it has the batch.
 4. Spark notes in its checkpoint that the batch is done. If it dies before that, it runs the batch
    again: the log has it, and ``commit`` publishes nothing.
 5. What was staged is deleted, and so is what dead runs of this batch and of earlier ones left.
@@ -65,6 +65,9 @@ OPTIONS = ("path", "topic", "applicationId", "stagingPath", "durable")
 TABLE_OPTIONS = (*OPTIONS, "batchId")
 STREAM_OPTIONS = (*OPTIONS, "checkpointLocation", "queryName")  # those two are Spark's own
 _REFUSED_IN_STREAMS = {"batchid": "Spark counts the batches of a stream itself"}
+
+EXTEND_SHARE = 4  # a batch of up to this part of a segment goes into the active one
+FRAME_SPARE = 64  # bytes that a frame has beside the row's own
 
 _BATCH = "streaming.sql.batchId"  # what Spark tells tasks of a micro-batch
 _QUERY = "sql.streaming.queryId"
@@ -251,9 +254,14 @@ class Sink:
         def named(column: str) -> str | None:
             return prefix + column if column in self.columns else None
 
+        frames = FRAME_SPARE + len(prefix.encode())
+        nbytes = sum(s.nbytes + s.rows * frames for s in staged)
+        # A load of more than a few MiB has segments of its own. What fits the active one easily
+        # goes there, as one batch, or a stream would leave two files behind every few seconds.
+        take = log.extend if nbytes <= log.settings.segment_size // EXTEND_SHARE else log.load
         stream = Stream(staged, prefix)
         try:
-            log.load(
+            take(
                 stream,
                 value=named("value"),
                 key=named("key"),

@@ -26,7 +26,6 @@ import pyarrow
 
 from penstock import files
 from penstock.errors import Corrupt, NotFound, PenstockError, from_os
-from penstock.load import BATCH_BYTES_MAX, BATCH_EVENTS_MAX
 
 logger = logging.getLogger("penstock")
 
@@ -42,6 +41,7 @@ class Staged:
     path: str
     partition: int
     rows: int
+    nbytes: int
 
 
 @dataclass(frozen=True)
@@ -78,13 +78,13 @@ class Staging:
         path = os.path.join(directory, f"{partition:06d}-{uuid.uuid4().hex}.arrow")
         temporary = f"{path}.tmp"
         try:
-            rows = self._write(temporary, itertools.chain((first,), batches))
+            rows, nbytes = self._write(temporary, itertools.chain((first,), batches))
             files.rename(temporary, path)
         except BaseException:
             with suppress(PenstockError):
                 files.unlink(temporary)
             raise
-        return Staged(path, partition, rows)
+        return Staged(path, partition, rows, nbytes)
 
     def _not_here(self, directory: str) -> NotFound:
         return NotFound(
@@ -93,7 +93,7 @@ class Staging:
             "write that this task is part of is over)"
         )
 
-    def _write(self, path: str, batches: Iterator[pyarrow.RecordBatch]) -> int:
+    def _write(self, path: str, batches: Iterator[pyarrow.RecordBatch]) -> tuple[int, int]:
         rows = 0
         writer: pyarrow.RecordBatchFileWriter | None = None
         out = _Out(path, self.file_mode)
@@ -108,7 +108,7 @@ class Staging:
             files.sync_data(out.fd, path)
         finally:
             out.close()
-        return rows
+        return rows, out.nbytes
 
     def remove(self, name: str) -> None:
         """Delete what a write has staged."""
@@ -189,11 +189,11 @@ class _Out:
         self.fd = files.create_file(path, mode)
         self.closed = False
         self._path = path
-        self._at = 0
+        self.nbytes = 0
 
     def write(self, data: bytes) -> int:
-        files.write_at(self.fd, data, self._at, self._path)
-        self._at += len(data)
+        files.write_at(self.fd, data, self.nbytes, self._path)
+        self.nbytes += len(data)
         return len(data)
 
     def flush(self) -> None:
@@ -206,10 +206,9 @@ class _Out:
 
 
 class Stream:
-    """Staged files one after the other as a stream of record batches, a few MiB of it in memory.
+    """Staged files one after the other as a stream of record batches, one of them in memory.
 
-    Small batches are made one: what is one batch of the log costs it no segments of its own. Arrow
-    turns an exception inside a stream into words of its own; ``failure`` has the real one.
+    Arrow turns an exception inside a stream into words of its own; ``failure`` has the real one.
     """
 
     def __init__(self, staged: Sequence[Staged], prefix: str = "") -> None:
@@ -230,18 +229,9 @@ class Stream:
             return pyarrow.ipc.open_file(file).schema
 
     def _batches(self) -> Iterator[pyarrow.RecordBatch]:
-        held: list[pyarrow.RecordBatch] = []
-        rows = nbytes = 0
         try:
-            for batch in itertools.chain.from_iterable(map(self._batches_of, self._staged)):
-                rows += batch.num_rows
-                nbytes += batch.nbytes
-                if held and (rows > BATCH_EVENTS_MAX or nbytes > BATCH_BYTES_MAX):
-                    yield _as_one(held)
-                    held, rows, nbytes = [], batch.num_rows, batch.nbytes
-                held.append(batch)
-            if held:
-                yield _as_one(held)
+            for staged in self._staged:
+                yield from self._batches_of(staged)
         except PenstockError as error:
             self.failure = error
             raise
@@ -261,12 +251,6 @@ class Stream:
             raise Corrupt(
                 f"{staged.path}: {rows} rows where {staged.rows} were staged", path=staged.path
             )
-
-
-def _as_one(batches: list[pyarrow.RecordBatch]) -> pyarrow.RecordBatch:
-    if len(batches) == 1:
-        return batches[0]
-    return pyarrow.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
 class _reading:
