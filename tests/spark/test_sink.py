@@ -228,35 +228,34 @@ def test_a_bad_row(spark: SparkSession, path: Path) -> None:
 
 
 def holder_of(path: Path) -> int | None:
-    """The process that has a file below ``path`` open whose name ends in .tmp."""
+    """A process that has a file open which it stages for the log at ``path``."""
     for fd in Path("/proc").glob("[0-9]*/fd/*"):
         try:
             target = os.readlink(fd)
         except OSError:
             continue
-        if target.startswith(f"{path}/") and target.endswith(".tmp"):
+        if target.startswith(f"{path}/staging/"):
             return int(fd.parts[2])
     return None
 
 
 def slow(go: str) -> Callable[[Iterator[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
-    """Tasks that stop in the middle until a file is there."""
+    """Tasks that stop before their fourth batch until a file is there."""
 
-    def halves(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-        for batch in batches:
-            yield batch.slice(0, batch.num_rows // 2)
+    def stopping(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        for n, batch in enumerate(batches):
             deadline = time.monotonic() + 60
-            while not os.path.exists(go) and time.monotonic() < deadline:
+            while n == 3 and not os.path.exists(go) and time.monotonic() < deadline:
                 time.sleep(0.01)
-            yield batch.slice(batch.num_rows // 2)
+            yield batch
 
-    return halves
+    return stopping
 
 
 @pytest.fixture
 def small_batches(spark: SparkSession) -> Iterator[None]:
-    """Has Spark hand rows over in tens, so that a task stages some while others are yet to come."""
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10")
+    """Has Spark hand rows over by the hundred, so that tasks stage some before they have all."""
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
     yield
     spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
 
@@ -273,28 +272,30 @@ class Killer(threading.Thread):
 
     def run(self) -> None:
         try:
-            wait_for(lambda: holder_of(self._path) is not None, "a task that stages")
-            pid = holder_of(self._path)
-            if pid is not None and pid != os.getpid():
-                os.kill(pid, signal.SIGKILL)
-                self.killed = pid
+            wait_for(self._kill, "a task that stages")
         finally:
             self._go.touch()
+
+    def _kill(self) -> bool:
+        self.killed = holder_of(self._path)
+        if self.killed is not None:
+            os.kill(self.killed, signal.SIGKILL)
+        return self.killed is not None
 
 
 @pytest.mark.usefixtures("small_batches")
 def test_a_worker_dies_in_a_write(spark: SparkSession, path: Path, tmp_path: Path) -> None:
     """If the worker of a task is killed, nothing is visible and nothing is left."""
-    frame = numbers(spark, 400)
+    frame = numbers(spark, 800).selectExpr("rpad(value, 5000, '.') value")  # more than buffers hold
     slowed = frame.mapInArrow(slow(str(tmp_path / "go")), frame.schema)
     killer = Killer(path, tmp_path / "go")
-    with pytest.raises(PySparkException):
+    with pytest.raises(Exception, match="Python worker exited unexpectedly"):
         write(slowed, path)
     killer.join()
     assert killer.killed
     assert values(path) == [] and left(path) == []
     write(frame, path)
-    assert values(path) == [*map(str, range(400))]
+    assert [v.rstrip(".") for v in values(path)] == [*map(str, range(800))]
 
 
 def test_a_batch_write_can_be_repeated(spark: SparkSession, path: Path) -> None:
@@ -309,12 +310,12 @@ def test_a_batch_write_can_be_repeated(spark: SparkSession, path: Path) -> None:
     assert left(path) == []
 
 
-def feed(directory: Path, files: int, rows: int = 10, first: int = 0) -> set[str]:
+def feed(directory: Path, files: int, rows: int = 10, first: int = 0, width: int = 0) -> set[str]:
     """Files of text for a stream to read one by one; returns all their lines."""
     directory.mkdir(exist_ok=True)
     lines: set[str] = set()
     for n in range(first, first + files):
-        these = [f"{n}-{i}" for i in range(rows)]
+        these = [f"{n}-{i}".ljust(width, ".") for i in range(rows)]
         file = directory / f"{n}.txt"
         file.with_suffix(".part").write_text("\n".join(these))
         os.utime(file.with_suffix(".part"), (1_700_000_000 + n,) * 2)
@@ -458,12 +459,12 @@ def test_for_each_batch(streams: Streams) -> None:
 @pytest.mark.usefixtures("small_batches")
 def test_a_worker_dies_in_a_stream(streams: Streams, tmp_path: Path) -> None:
     """If a worker is killed, the query fails, and started again has each row in the log once."""
-    lines = feed(streams.source, 2, rows=200)
+    lines = feed(streams.source, 2, rows=800, width=5000)
     rows = streams.rows().repartition(2)
     slowed = rows.mapInArrow(slow(str(tmp_path / "go")), rows.schema)
     killer = Killer(streams.log, tmp_path / "go")
     query = streams.start(slowed)
-    with pytest.raises(StreamingQueryException):
+    with pytest.raises(StreamingQueryException, match="Python worker exited unexpectedly"):
         query.awaitTermination(120)
     killer.join()
     assert killer.killed

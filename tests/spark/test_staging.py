@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -136,7 +137,6 @@ def test_right_columns() -> None:
         ({"applicationId": "a"}, "go together"),
         ({"applicationId": "a", "batchId": "-1"}, "'batchId' is a whole number from 0"),
         ({"applicationId": "", "batchId": "1"}, "'applicationId' is 1 to"),
-        ({"applicationId": "a@b", "batchId": "1"}, "without '@'"),
         ({"applicationId": "a" * 1000, "batchId": "1"}, "'applicationId' is 1 to 960 bytes"),
         ({"stagingPath": "hdfs://name/x"}, "hdfs: has neither"),
         ({"checkpointLocation": "x"}, "no option 'checkpointlocation'"),
@@ -232,6 +232,8 @@ def test_an_application_belongs_to_one_query(path: Path) -> None:
     """
     options = {"path": str(path), "applicationId": "orders"}
     writer = StreamWriter(options, VALUE, False)
+    with penstock.open(path) as log:
+        log.append(b"of somebody else", producer=("orders@till", 1))
     writer.commit(stage(writer, [b"a"], batch=4), 4)
     for batch in (3, 4, 5):
         messages = stage(writer, [b"b"], batch=batch, query=OTHER_QUERY)
@@ -243,7 +245,7 @@ def test_an_application_belongs_to_one_query(path: Path) -> None:
         writer.commit(stage(writer, [b"b"], batch=3), 3)
     renamed = StreamWriter({**options, "applicationId": "orders2"}, VALUE, False)
     renamed.commit(stage(renamed, [b"b"], query=OTHER_QUERY), 0)
-    assert values(path) == [b"a", b"b"]
+    assert values(path) == [b"of somebody else", b"a", b"b"]
 
 
 def test_a_query_may_get_a_name_later(path: Path, writer: StreamWriter) -> None:
@@ -299,6 +301,28 @@ def test_sweeping(path: Path, writer: StreamWriter) -> None:
     assert left(path) == sorted({young[0].directory, "notes"})
 
 
+@pytest.mark.parametrize("call", ["list_dir", "remove_tree"])
+def test_tidying_up_fails_nothing(
+    path: Path, writer: StreamWriter, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """What is published is published, even if staged files cannot be deleted then."""
+    messages = stage(writer, [b"a"])
+    real = getattr(files, call)
+
+    def denied(where: str) -> Any:
+        if "staging" in where:
+            raise penstock.Permission(f"not allowed: {where}")
+        return real(where)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, call, denied)
+        writer.commit(messages, 0)
+        writer.abort(messages, 0)
+    writer.commit(stage(writer, [b"b"], batch=1), 1)
+    assert values(path) == [b"a", b"b"]
+    assert left(path) == []
+
+
 def test_a_batch_write_leaves_nothing(path: Path) -> None:
     """A write that is published, aborted or empty leaves nothing staged, and late tasks cannot."""
     for end in ("commit", "abort", "empty"):
@@ -340,7 +364,7 @@ def test_a_full_disk_in_a_commit(
     path: Path, writer: StreamWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A commit that finds the disk full writes nothing, and the batch can be run again."""
-    parts = [[b"%d" % n * 1000 for n in range(4000)] for _ in range(2)]
+    parts = [[b"%4d" % n * 1000 for n in range(3000)] for _ in range(2)]
     messages = stage(writer, *parts)
 
     def full(*_: object) -> None:
@@ -350,11 +374,43 @@ def test_a_full_disk_in_a_commit(
         patched.setattr(files, "allocate", full)
         with pytest.raises(DiskFull):
             writer.commit(messages, 0)
-    writer.abort([*messages, None], 0)
+        # For an abort Spark plans the sink anew, while the disk is still full.
+        StreamWriter({"path": str(path)}, VALUE, False).abort([*messages, None], 0)
+        with pytest.raises(DiskFull):
+            StreamWriter({"path": f"{path}-new"}, VALUE, False)
     assert values(path) == [] and left(path) == []
     assert not [n for n in os.listdir(path) if n.startswith("load.")]
     writer.commit(stage(writer, *parts), 0)
     assert values(path) == parts[0] + parts[1]
+
+
+FORBIDDEN = """
+import os, sys
+from pyspark.sql.types import BinaryType, StructField, StructType
+import penstock
+from penstock.spark.sink import TableWriter
+
+path = sys.argv[1]
+penstock.create(path).close()
+os.chmod(path, 0o755)
+os.chmod(os.path.dirname(path), 0o755)
+if os.geteuid() == 0:
+    os.setresuid(65534, 65534, 65534)
+else:
+    os.chmod(path, 0o555)
+try:
+    TableWriter({"path": path}, StructType([StructField("value", BinaryType())]), False)
+except penstock.Permission as error:
+    assert path in str(error)
+else:
+    sys.exit("it was planned all the same")
+"""
+
+
+def test_a_log_that_is_not_ours() -> None:
+    """A log that the driver may not append to is refused before any task has run."""
+    with tempfile.TemporaryDirectory(prefix="penstock-") as directory:
+        subprocess.run([sys.executable, "-c", FORBIDDEN, f"{directory}/log"], check=True)
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -422,7 +478,8 @@ def test_small_batches_share_segments(path: Path, writer: StreamWriter) -> None:
     """Micro-batches of many partitions do not cost the log a segment each."""
     for batch in range(20):
         writer.commit(stage(writer, *([b"%d" % n] for n in range(10)), batch=batch), batch)
-    assert len(values(path)) == 200
+    writer.commit(stage(writer, [b"large"] * 60_000, [b"x" * 1000] * 4000, batch=20), 20)
+    assert len(values(path)) == 64_200
     assert [n for n in os.listdir(path) if n.endswith(".seg")] == ["00000000000000000001.seg"]
 
 
@@ -459,4 +516,4 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
 def test_streams_say_what_failed(tmp_path: Path) -> None:
     """The error of a staged file comes out of a load as it is, not in Arrow's words."""
     with pytest.raises(NotFound):
-        Stream([Staged(str(tmp_path / "none.arrow"), 0, 1)])
+        Stream([Staged(str(tmp_path / "none.arrow"), 0, 1, 1)])

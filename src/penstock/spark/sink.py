@@ -6,9 +6,9 @@ It does not trust that running a batch again gives the same rows, or gives them 
 2. Each task stages its rows in a file that only this attempt of it knows (`staging`), and tells the
    driver its name.
 3. When all tasks are done, ``commit`` on the driver publishes the files of the batch, in the order
-   of partitions, by one `Log.load`: all of them become part of the log, or none. The load carries
-   ``producer=(who, batch + 1)``, so the log itself knows from then on, as part of the same atomic
-   step, that it has the batch.
+   of partitions, by one `Log.load`, or `Log.extend` if they are small: all of them become part of
+   the log, or none. It carries ``producer=(who, batch + 1)``, so the log itself knows from then on,
+   as part of the same atomic step, that it has the batch.
 4. Spark notes in its checkpoint that the batch is done. If it dies before that, it runs the batch
    again: the log has it, and ``commit`` publishes nothing.
 5. What was staged is deleted, and so is what dead runs of this batch and of earlier ones left.
@@ -22,8 +22,10 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -44,11 +46,12 @@ from pyspark.sql.types import (
 
 from penstock import files
 from penstock import layout as L
-from penstock.errors import Conflict, Internal, NotFound, TooLarge, Usage
+from penstock.errors import Conflict, DiskFull, Internal, NotFound, TooLarge, Usage
 from penstock.log import Log
 from penstock.log import open as open_log
 from penstock.producers import Done
 from penstock.recovery import STAGING
+from penstock.settings import Settings
 from penstock.spark.options import Options
 from penstock.spark.paths import local_path
 from penstock.spark.staging import Staged, Staging, Stream, name_of
@@ -63,10 +66,13 @@ TABLE_OPTIONS = (*OPTIONS, "batchId")
 STREAM_OPTIONS = (*OPTIONS, "checkpointLocation", "queryName")  # those two are Spark's own
 _REFUSED_IN_STREAMS = {"batchid": "Spark counts the batches of a stream itself"}
 
+EXTEND_SHARE = 4  # a batch of up to this part of a segment goes into the active one
+FRAME_SPARE = 64  # bytes that a frame has beside the row's own
+
 _BATCH = "streaming.sql.batchId"  # what Spark tells tasks of a micro-batch
 _QUERY = "sql.streaming.queryId"
 _RUN = "spark.jobGroup.id"
-_OF = "@"  # between an application and its query, in what the log remembers
+_PRODUCER = re.compile(r"(?:(.+)@)?([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.DOTALL)
 
 _BYTES = "binary or string"
 _TYPES = {
@@ -166,8 +172,8 @@ class Sink:
         parent = os.path.dirname(path)
         if not files.is_dir(parent):
             raise NotFound(f"{path}: no log can be made here, since there is no directory {parent}")
-        with open_log(path) as log:  # whatever keeps the driver from appending shows now
-            staging = Staging(root, log.settings.dir_mode, log.settings.file_mode)
+        settings = _settings_of(path)
+        staging = Staging(root, settings.dir_mode, settings.file_mode)
         staging.make()
         return cls(path, columns, topic, application, durable, staging)
 
@@ -205,23 +211,23 @@ class Sink:
         if self.application is None:
             assert query is not None
             return query
-        return self.application if query is None else f"{self.application}{_OF}{query}"
+        return self.application if query is None else f"{self.application}@{query}"
 
     def _has(self, log: Log, query: str | None, batch: int, rows: int, *, stream: bool) -> bool:
         """Whether the log has the batch; `Conflict` if its number cannot mean these rows."""
         remembered = log._last_of_producers()
         own = self.producer(query)
         for other in remembered:
-            application, _, other_query = other.rpartition(_OF)
+            application, other_query = _parts_of(other)
             if stream and other_query == query:
                 own = _later(remembered, own, other)  # of a time when it was called otherwise
-            elif self.application in (application, other) and other != own:
+            elif application is not None and application == self.application and other != own:
                 raise Conflict(
                     f"{log.path}: has batches of the application {self.application!r} from "
-                    f"{_said(other_query if application else None)}, and this is batch {batch} of "
-                    f"{_said(query)}, whose numbers mean other rows; nothing was written. Go on "
-                    "with the checkpoint that the application began with, or, if all rows of the "
-                    "new one are to be appended, give another applicationId"
+                    f"{_said(other_query)}, and this is batch {batch} of {_said(query)}, whose "
+                    "numbers mean other rows; nothing was written. Go on with the checkpoint that "
+                    "the application began with, or, if all rows of the new one are to be "
+                    "appended, give another applicationId"
                 )
         last = remembered.get(own)
         if last is None or last.n <= batch:
@@ -248,9 +254,14 @@ class Sink:
         def named(column: str) -> str | None:
             return prefix + column if column in self.columns else None
 
+        frames = FRAME_SPARE + len(prefix.encode())
+        nbytes = sum(s.nbytes + s.rows * frames for s in staged)
+        # A load of more than a few MiB has segments of its own. What fits the active one easily
+        # goes there, as one batch, or a stream would leave two files behind every few seconds.
+        take = log.extend if nbytes <= log.settings.segment_size // EXTEND_SHARE else log.load
         stream = Stream(staged, prefix)
         try:
-            log.load(
+            take(
                 stream,
                 value=named("value"),
                 key=named("key"),
@@ -264,6 +275,23 @@ class Sink:
             if stream.failure is None:
                 raise
             raise stream.failure from error
+
+
+def _settings_of(path: str) -> Settings:
+    """The settings of the log, which is made if need be. What keeps us from appending shows now."""
+    try:
+        with open_log(path) as log:
+            return log.settings
+    except DiskFull:  # what was staged can still be deleted: an abort comes by here too
+        with suppress(NotFound), open_log(path, "r") as log:
+            return log.settings
+        raise
+
+
+def _parts_of(producer: str) -> tuple[str | None, str | None]:
+    """The application, unless it is just a query; and the query, if it belongs to one."""
+    found = _PRODUCER.fullmatch(producer)
+    return (found[1], found[2]) if found else (producer, None)
 
 
 def _later(remembered: Mapping[str, Done], one: str, other: str) -> str:
@@ -281,8 +309,8 @@ def _application(options: Options) -> str | None:
     if name is None:
         return None
     room = L.PRODUCER_ID_BYTES_MAX - 64  # for the query
-    if not name or _OF in name or len(name.encode()) > room:
-        raise Usage(f"option 'applicationId' is 1 to {room} bytes of text without '{_OF}'")
+    if not 0 < len(name.encode()) <= room:
+        raise Usage(f"option 'applicationId' is 1 to {room} bytes of text")
     return name
 
 

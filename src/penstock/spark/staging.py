@@ -19,18 +19,18 @@ import socket
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import pyarrow
 
 from penstock import files
 from penstock.errors import Corrupt, NotFound, PenstockError, from_os
-from penstock.load import BATCH_BYTES_MAX, BATCH_EVENTS_MAX
 
 logger = logging.getLogger("penstock")
 
 ABANDONED_SECONDS = 7 * 24 * 3600
+REMOVE_TRIES = 5
 _NAME = re.compile(r"([\w-]+)\.(\d+)\.([\w-]+)")
 
 
@@ -41,6 +41,7 @@ class Staged:
     path: str
     partition: int
     rows: int
+    nbytes: int
 
 
 @dataclass(frozen=True)
@@ -77,13 +78,13 @@ class Staging:
         path = os.path.join(directory, f"{partition:06d}-{uuid.uuid4().hex}.arrow")
         temporary = f"{path}.tmp"
         try:
-            rows = self._write(temporary, itertools.chain((first,), batches))
+            rows, nbytes = self._write(temporary, itertools.chain((first,), batches))
             files.rename(temporary, path)
         except BaseException:
             with suppress(PenstockError):
                 files.unlink(temporary)
             raise
-        return Staged(path, partition, rows)
+        return Staged(path, partition, rows, nbytes)
 
     def _not_here(self, directory: str) -> NotFound:
         return NotFound(
@@ -92,7 +93,7 @@ class Staging:
             "write that this task is part of is over)"
         )
 
-    def _write(self, path: str, batches: Iterator[pyarrow.RecordBatch]) -> int:
+    def _write(self, path: str, batches: Iterator[pyarrow.RecordBatch]) -> tuple[int, int]:
         rows = 0
         writer: pyarrow.RecordBatchFileWriter | None = None
         out = _Out(path, self.file_mode)
@@ -107,14 +108,16 @@ class Staging:
             files.sync_data(out.fd, path)
         finally:
             out.close()
-        return rows
+        return rows, out.nbytes
 
     def remove(self, name: str) -> None:
         """Delete what a write has staged."""
-        try:
-            files.remove_tree(os.path.join(self.root, name))
-        except PenstockError as error:  # whoever comes later sweeps it
-            logger.warning("what was staged for Spark could not be deleted: %s", error)
+        path = os.path.join(self.root, name)
+        for _ in range(REMOVE_TRIES):  # a task may begin a file in it meanwhile
+            with _tidying():
+                files.remove_tree(path)
+            if not files.exists(path):
+                break
 
     def sweep(self, done: str) -> None:
         """Delete what other runs left of the write ``done``, now published, and of earlier ones.
@@ -124,37 +127,30 @@ class Staging:
         """
         own = _NAME.fullmatch(done)
         assert own is not None
-        began_ns = self._began_ns(done)
-        for name in self._names():
-            other = _NAME.fullmatch(name)
-            if other is None or other[1] != own[1] or name == done:
-                continue
-            if int(other[2]) < int(own[2]) or (
-                int(other[2]) == int(own[2]) and self._touched_ns(name) < began_ns
-            ):
-                self.remove(name)
+        with _tidying():
+            began_ns = self._began_ns(done)
+            for name in files.list_dir(self.root):
+                other = _NAME.fullmatch(name)
+                if other is None or other[1] != own[1] or name == done:
+                    continue
+                if int(other[2]) < int(own[2]) or (
+                    int(other[2]) == int(own[2]) and self._touched_ns(name) < began_ns
+                ):
+                    self.remove(name)
 
     def sweep_abandoned(self) -> None:
         """Delete what nobody has touched for a week: its driver died, and was not started again."""
         before_ns = time.time_ns() - ABANDONED_SECONDS * 10**9
-        for name in self._names():
-            if _NAME.fullmatch(name) and self._touched_ns(name) < before_ns:
-                logger.warning("%s: staged a week ago and never published; deleted", name)
-                self.remove(name)
-
-    def _names(self) -> list[str]:
-        try:
-            return files.list_dir(self.root)
-        except NotFound:
-            return []
+        with _tidying():
+            for name in files.list_dir(self.root):
+                if _NAME.fullmatch(name) and self._touched_ns(name) < before_ns:
+                    logger.warning("%s: staged a week ago and never published; deleted", name)
+                    self.remove(name)
 
     def _began_ns(self, name: str) -> int:
         """When the first of its files was finished."""
         directory = os.path.join(self.root, name)
-        found = []
-        with suppress(NotFound, FileNotFoundError):
-            for file in files.list_dir(directory):
-                found.append(os.stat(os.path.join(directory, file)).st_mtime_ns)
+        found = [os.stat(os.path.join(directory, n)).st_mtime_ns for n in files.list_dir(directory)]
         return min(found, default=0)
 
     def _touched_ns(self, name: str) -> int:
@@ -163,6 +159,15 @@ class Staging:
             return os.stat(os.path.join(self.root, name)).st_mtime_ns
         except FileNotFoundError:
             return time.time_ns()
+
+
+@contextmanager
+def _tidying() -> Iterator[None]:
+    """What goes wrong in tidying up is not worth failing for: rows may be published already."""
+    try:
+        yield
+    except (OSError, PenstockError) as error:
+        logger.warning("not all that was staged could be deleted; it is left for later: %s", error)
 
 
 def name_of(producer: str | None, number: int, run: str) -> str:
@@ -184,11 +189,11 @@ class _Out:
         self.fd = files.create_file(path, mode)
         self.closed = False
         self._path = path
-        self._at = 0
+        self.nbytes = 0
 
     def write(self, data: bytes) -> int:
-        files.write_at(self.fd, data, self._at, self._path)
-        self._at += len(data)
+        files.write_at(self.fd, data, self.nbytes, self._path)
+        self.nbytes += len(data)
         return len(data)
 
     def flush(self) -> None:
@@ -201,10 +206,9 @@ class _Out:
 
 
 class Stream:
-    """Staged files one after the other as a stream of record batches, a few MiB of it in memory.
+    """Staged files one after the other as a stream of record batches, one of them in memory.
 
-    Small batches are made one: what is one batch of the log costs it no segments of its own. Arrow
-    turns an exception inside a stream into words of its own; ``failure`` has the real one.
+    Arrow turns an exception inside a stream into words of its own; ``failure`` has the real one.
     """
 
     def __init__(self, staged: Sequence[Staged], prefix: str = "") -> None:
@@ -225,18 +229,9 @@ class Stream:
             return pyarrow.ipc.open_file(file).schema
 
     def _batches(self) -> Iterator[pyarrow.RecordBatch]:
-        held: list[pyarrow.RecordBatch] = []
-        rows = nbytes = 0
         try:
-            for batch in itertools.chain.from_iterable(map(self._batches_of, self._staged)):
-                rows += batch.num_rows
-                nbytes += batch.nbytes
-                if held and (rows > BATCH_EVENTS_MAX or nbytes > BATCH_BYTES_MAX):
-                    yield _as_one(held)
-                    held, rows, nbytes = [], batch.num_rows, batch.nbytes
-                held.append(batch)
-            if held:
-                yield _as_one(held)
+            for staged in self._staged:
+                yield from self._batches_of(staged)
         except PenstockError as error:
             self.failure = error
             raise
@@ -256,12 +251,6 @@ class Stream:
             raise Corrupt(
                 f"{staged.path}: {rows} rows where {staged.rows} were staged", path=staged.path
             )
-
-
-def _as_one(batches: list[pyarrow.RecordBatch]) -> pyarrow.RecordBatch:
-    if len(batches) == 1:
-        return batches[0]
-    return pyarrow.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
 class _reading:
