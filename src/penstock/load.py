@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 BATCH_BYTES_MAX = 4 << 20
 BATCH_EVENTS_MAX = 20_000
+SYNC_BATCHES = 8  # of a load; so often the device is told to begin with what is written
 
 Parts: TypeAlias = dict[str, Any]
 Batch: TypeAlias = "list[Any] | Given"
@@ -102,8 +103,10 @@ def load_into(
             return _acknowledge(log, seqs, durable, timeout)
     private = _Private(log, settings, first[0], parts)
     try:
-        for batch in itertools.chain((first[1:], second), batches):
+        for taken, batch in enumerate(itertools.chain((first[1:], second), batches), 1):
             private.extend(batch, parts)
+            if taken % SYNC_BATCHES == 0:
+                private.sync_soon()
             if progress is not None:
                 progress(private.count)
         private.finish()
@@ -248,6 +251,10 @@ class _Private:
                 raise
             self.extend(batch[: len(batch) // 2], parts)
             self.extend(batch[len(batch) // 2 :], parts)
+
+    def sync_soon(self) -> None:
+        """Have the device begin with what is there, so that less is left for the end."""
+        self._into.sync(wait=False)
 
     def finish(self) -> None:
         """Have all of it on the device, and every segment ended by a roll frame."""

@@ -516,4 +516,4 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
 def test_streams_say_what_failed(tmp_path: Path) -> None:
     """The error of a staged file comes out of a load as it is, not in Arrow's words."""
     with pytest.raises(NotFound):
-        Stream([Staged(str(tmp_path / "none.arrow"), 0, 1, 1)])
+        Stream([Staged(str(tmp_path / "none.arrow"), 0, 1, 1, 0)])

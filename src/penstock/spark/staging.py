@@ -1,8 +1,10 @@
 """Staged rows: what the tasks of a write have put aside until the driver publishes all of it.
 
 Each write has a directory of its own, and each attempt of a task a file of its own in it: an Arrow
-file, which gets its name when it is whole and on the device. A file that has no name yet, or whose
-write is over, is garbage. Nothing here touches the log.
+file, which gets its name when it is whole. A file that has no name yet, or whose write is over, is
+garbage. Files need not reach the device, since Spark stages all of it again if they get lost; the
+task says their checksum, and the driver publishes nothing that has another. Nothing here touches
+the log.
 
 A directory is called ``<producer>.<number>.<run>``: what the write is remembered by in the log, and
 which run of it this is. What has a number that the log has gone past can never be published.
@@ -18,19 +20,24 @@ import re
 import socket
 import time
 import uuid
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import pyarrow
 
 from penstock import files
+from penstock._core import crc32c
 from penstock.errors import Corrupt, NotFound, PenstockError, from_os
 
 logger = logging.getLogger("penstock")
 
 ABANDONED_SECONDS = 7 * 24 * 3600
 REMOVE_TRIES = 5
+CHUNK_BYTES = 1 << 20
+BATCHES_AHEAD = 4
 _NAME = re.compile(r"([\w-]+)\.(\d+)\.([\w-]+)")
 
 
@@ -42,6 +49,7 @@ class Staged:
     partition: int
     rows: int
     nbytes: int
+    crc: int
 
 
 @dataclass(frozen=True)
@@ -78,13 +86,13 @@ class Staging:
         path = os.path.join(directory, f"{partition:06d}-{uuid.uuid4().hex}.arrow")
         temporary = f"{path}.tmp"
         try:
-            rows, nbytes = self._write(temporary, itertools.chain((first,), batches))
+            rows, out = self._write(temporary, itertools.chain((first,), batches))
             files.rename(temporary, path)
         except BaseException:
             with suppress(PenstockError):
                 files.unlink(temporary)
             raise
-        return Staged(path, partition, rows, nbytes)
+        return Staged(path, partition, rows, out.nbytes, out.crc)
 
     def _not_here(self, directory: str) -> NotFound:
         return NotFound(
@@ -93,7 +101,7 @@ class Staging:
             "write that this task is part of is over)"
         )
 
-    def _write(self, path: str, batches: Iterator[pyarrow.RecordBatch]) -> tuple[int, int]:
+    def _write(self, path: str, batches: Iterator[pyarrow.RecordBatch]) -> tuple[int, _Out]:
         rows = 0
         writer: pyarrow.RecordBatchFileWriter | None = None
         out = _Out(path, self.file_mode)
@@ -105,10 +113,9 @@ class Staging:
                 rows += batch.num_rows
             assert writer is not None
             writer.close()
-            files.sync_data(out.fd, path)
         finally:
             out.close()
-        return rows, out.nbytes
+        return rows, out
 
     def remove(self, name: str) -> None:
         """Delete what a write has staged."""
@@ -190,9 +197,11 @@ class _Out:
         self.closed = False
         self._path = path
         self.nbytes = 0
+        self.crc = 0
 
     def write(self, data: bytes) -> int:
         files.write_at(self.fd, data, self.nbytes, self._path)
+        self.crc = crc32c(data, self.crc)
         self.nbytes += len(data)
         return len(data)
 
@@ -206,7 +215,9 @@ class _Out:
 
 
 class Stream:
-    """Staged files one after the other as a stream of record batches, one of them in memory.
+    """Staged files one after the other as a stream of record batches, a few of them in memory.
+
+    A thread reads them while what came before is written to the log.
 
     Arrow turns an exception inside a stream into words of its own; ``failure`` has the real one.
     """
@@ -229,28 +240,53 @@ class Stream:
             return pyarrow.ipc.open_file(file).schema
 
     def _batches(self) -> Iterator[pyarrow.RecordBatch]:
+        read = itertools.chain.from_iterable(map(self._batches_of, self._staged))
+        pool = ThreadPoolExecutor(1, "penstock-staged")
         try:
-            for staged in self._staged:
-                yield from self._batches_of(staged)
+            ahead = deque(pool.submit(next, read, None) for _ in range(BATCHES_AHEAD))
+            while (batch := ahead.popleft().result()) is not None:
+                ahead.append(pool.submit(next, read, None))
+                yield batch
         except PenstockError as error:
             self.failure = error
             raise
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     def _batches_of(self, staged: Staged) -> Iterator[pyarrow.RecordBatch]:
         rows = 0
+        _check(staged)
         with _reading(staged), pyarrow.OSFile(staged.path) as file:
             reader = pyarrow.ipc.open_file(file)
             if self._named(reader.schema) != self._schema:
                 raise Corrupt(f"{staged.path}: other columns than its siblings", path=staged.path)
             for at in range(reader.num_record_batches):
                 batch = reader.get_batch(at)
-                batch.validate(full=True)
                 rows += batch.num_rows
                 yield pyarrow.RecordBatch.from_arrays(batch.columns, schema=self._schema)
         if rows != staged.rows:
             raise Corrupt(
                 f"{staged.path}: {rows} rows where {staged.rows} were staged", path=staged.path
             )
+
+
+def _check(staged: Staged) -> None:
+    """Refuse a file that is not what its task wrote."""
+    crc = at = 0
+    with _reading(staged):
+        fd = files.open_file(staged.path, write=False)
+        try:
+            while data := files.read_at(fd, CHUNK_BYTES, at, staged.path):
+                crc = crc32c(data, crc)
+                at += len(data)
+        finally:
+            files.close(fd)
+    if (at, crc) != (staged.nbytes, staged.crc):
+        raise Corrupt(
+            f"{staged.path}: what a task staged is damaged: it is not what was written. Nothing "
+            "was published; run the write again",
+            path=staged.path,
+        )
 
 
 class _reading:
@@ -263,7 +299,7 @@ class _reading:
         pass
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, FileNotFoundError):
+        if isinstance(error, FileNotFoundError | NotFound):
             raise NotFound(
                 f"{self._path}: a task staged this file, and it is not here on the driver's host "
                 f"{socket.gethostname()}; stagingPath has to be a directory that every host of the "
