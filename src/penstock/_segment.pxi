@@ -566,6 +566,29 @@ cdef class SegmentMap:
         count[0] = self.own_index_count
         return self.own_index
 
+    def offset_near(self, LogCore log, uint64_t seq):
+        """Offset of the block of frames that ``seq`` falls into, as the index has it."""
+        cdef uint64_t count = 0
+        cdef char *index = self.index_for(log, &count)
+        cdef uint64_t block = index_find(index, count, seq)
+        if not block:
+            return self.data_offset
+        return psk_get32(index + (block - 1) * PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_OFFSET)
+
+    def seq_near(self, LogCore log, uint64_t offset):
+        """The first seq of the last block of frames that begins at ``offset`` or before it."""
+        cdef uint64_t low = 0, high = 0, middle
+        cdef char *index = self.index_for(log, &high)
+        while low < high:
+            middle = (low + high) // 2
+            if psk_get32(index + middle * PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_OFFSET) <= offset:
+                low = middle + 1
+            else:
+                high = middle
+        if not low:
+            return self.base_seq
+        return psk_get64(index + (low - 1) * PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_SEQ)
+
     cdef uint64_t next_valid(
         self, uint64_t bad_at, uint64_t limit, uint64_t seq, uint64_t seq_max, uint64_t append_ns,
         bint holes, uint64_t *budget,

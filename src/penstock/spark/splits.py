@@ -1,0 +1,221 @@
+"""Splits: the pieces of logs that Spark's tasks read, and reading them.
+
+The driver cuts logs into splits and fixes where each ends; a task opens the log again wherever it
+runs, and reads its split through the compiled scan.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import InputPartition
+
+import penstock
+from penstock.errors import Gap
+from penstock.spans import Span, spans
+from penstock.spark.logs import open_log, partition_of
+from penstock.spark.offsets import NOT_FAILING, check_there
+from penstock.spark.rows import Rows
+
+logger = logging.getLogger("penstock")
+
+SPLIT_BYTES = 64 << 20
+NS_MAX = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Topics:
+    """Which topics are wanted: all, some, those that match, or some of some partitions."""
+
+    names: frozenset[str] | None = None
+    pattern: str | None = None
+    assigned: dict[str, frozenset[int]] | None = None
+
+    def in_partition(self, partition: int) -> Topics | None:
+        """What is wanted of one log; None if nothing."""
+        if self.assigned is None:
+            return self
+        names = frozenset(t for t, numbers in self.assigned.items() if partition in numbers)
+        return Topics(names) if names else None
+
+    def only(self, names: frozenset[str]) -> Topics:
+        """Those that are among ``names`` as well."""
+        if self.assigned is not None:
+            kept = {t: numbers for t, numbers in self.assigned.items() if t in names}
+            return Topics(assigned=kept)
+        if self.pattern is not None:
+            return Topics(frozenset(t for t in names if re.fullmatch(self.pattern, t)))
+        return Topics(names if self.names is None else names & self.names)
+
+
+@dataclass(frozen=True)
+class Picks:
+    """Which events of a range are read."""
+
+    topics: Topics = field(default_factory=Topics)
+    since_ns: int = 0
+    until_ns: int = NS_MAX  # exclusive
+    key: bytes | None = None
+
+    @property
+    def nothing(self) -> bool:
+        """Whether no event can be wanted."""
+        return self.since_ns >= self.until_ns or self.topics.names == frozenset()
+
+
+@dataclass(frozen=True)
+class Care:
+    """How a read deals with what is not as it should be."""
+
+    fail_on_loss: bool = True
+    skip_corrupt: bool = False
+    any_file_system: bool = False
+
+
+class Split(InputPartition):
+    """A range of seqs of one log."""
+
+    def __init__(self, log: str, start: int, stop: int) -> None:
+        self.log = log
+        self.start = start
+        self.stop = stop
+
+    def __repr__(self) -> str:
+        return f"Split({self.log!r}, {self.start}, {self.stop})"
+
+
+def cut(
+    ranges: list[tuple[str, penstock.Log, int, int]],
+    picks: Picks,
+    *,
+    min_partitions: int | None = None,
+    max_records: int | None = None,
+) -> list[Split]:
+    """Cut ranges of logs into splits.
+
+    1. Each segment is one, unless nothing of it can be wanted; small neighbours are taken together
+       and large ones cut, so that none is much above SPLIT_BYTES.
+    2. None has more events than ``max_records``.
+    3. If there are fewer than ``min_partitions``, the largest are cut further.
+    """
+    pieces: list[tuple[str, Span]] = []
+    for path, log, start, stop in ranges:
+        topics = picks.topics.in_partition(partition_of(path))
+        if topics is None or picks.nothing:
+            continue
+        found = spans(
+            log,
+            start,
+            stop,
+            topics=topics.names,
+            since_ns=picks.since_ns,
+            until_ns=picks.until_ns - 1,
+        )
+        pieces += [(path, span) for span in _joined(found)]
+    counts = []
+    for _, span in pieces:
+        n = -(-span.nbytes // SPLIT_BYTES) or 1
+        if max_records is not None:
+            n = max(n, -(-(span.stop - span.start) // max_records))
+        counts.append(n)
+    if min_partitions is not None:
+        counts = _raised([span for _, span in pieces], counts, min_partitions)
+    return [
+        Split(path, start, stop)
+        for (path, span), n in zip(pieces, counts, strict=True)
+        for start, stop in _even(span, n)
+    ]
+
+
+def _joined(found: list[Span]) -> list[Span]:
+    """Neighbours taken together, up to SPLIT_BYTES."""
+    joined: list[Span] = []
+    for span in found:
+        last = joined[-1] if joined else None
+        if (
+            last is not None
+            and last.stop == span.start
+            and last.nbytes + span.nbytes <= SPLIT_BYTES
+        ):
+            joined[-1] = Span(last.start, span.stop, last.nbytes + span.nbytes)
+        else:
+            joined.append(span)
+    return joined
+
+
+def _raised(found: list[Span], counts: list[int], least: int) -> list[int]:
+    """Into how many to cut each span so that there are ``least`` in all, or one for each event."""
+    counts = list(counts)
+    largest = [
+        (-(s.stop - s.start) / n, i) for i, (s, n) in enumerate(zip(found, counts, strict=True))
+    ]
+    heapq.heapify(largest)
+    for _ in range(least - sum(counts)):
+        if not largest or largest[0][0] >= -1:
+            break
+        _, i = heapq.heappop(largest)
+        counts[i] += 1
+        heapq.heappush(largest, (-(found[i].stop - found[i].start) / counts[i], i))
+    return counts
+
+
+def _even(span: Span, n: int) -> Iterator[tuple[int, int]]:
+    """A range in ``n`` about equal ones."""
+    count = span.stop - span.start
+    n = max(1, min(n, count))
+    for i in range(n):
+        yield span.start + count * i // n, span.start + count * (i + 1) // n
+
+
+def read_split(split: Split, rows: Rows, picks: Picks, care: Care) -> Iterator[pa.RecordBatch]:
+    """The rows of a split, in batches."""
+    partition = partition_of(split.log)
+    topics = picks.topics.in_partition(partition)
+    if topics is None or picks.nothing:
+        return
+    single = next(iter(topics.names)) if topics.names and len(topics.names) == 1 else None
+    many = single is None and (topics.names is not None or topics.pattern is not None)
+    with open_log(split.log, any_file_system=care.any_file_system) as log:
+        start, stop = check_there(split.log, log, split.start, split.stop, fail=care.fail_on_loss)
+        while start < stop:
+            scan = log.scan(
+                start,
+                stop,
+                since=picks.since_ns or None,
+                until=None if picks.until_ns == NS_MAX else picks.until_ns,
+                topic=single,
+                key=picks.key,
+                columns=rows.scanned(with_topic=many),
+                damaged="skip" if care.skip_corrupt else "raise",
+                time_unit="us",
+            )
+            try:
+                for batch in scan.to_batches():
+                    chosen = _of_topics(batch, topics) if many else batch
+                    if chosen.num_rows:
+                        yield rows.record(chosen, split.log, partition)
+                start = stop
+            except Gap as gap:
+                if care.fail_on_loss:
+                    raise Gap(f"{gap}; {NOT_FAILING}", first_seq=gap.first_seq) from None
+                logger.warning("%s; going on there, as failOnDataLoss=false", gap)
+                start = gap.first_seq if gap.first_seq > start else stop
+            if scan.skipped:
+                logger.warning("%s: passed over %d damaged events", split.log, scan.skipped)
+
+
+def _of_topics(batch: pa.RecordBatch, topics: Topics) -> pa.RecordBatch:
+    """The rows of a batch that have one of several topics."""
+    column = batch.column("topic")
+    names = topics.names
+    if names is None:
+        there = pc.unique(column).to_pylist()
+        names = frozenset(t for t in there if re.fullmatch(topics.pattern or "", t))
+    wanted = pc.is_in(column, value_set=pa.array(sorted(names), column.type))
+    return batch.filter(wanted)
