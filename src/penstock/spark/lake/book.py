@@ -4,7 +4,7 @@ The book lies beside the lake, not in it, so that the lake holds nothing but row
 read whatever lies below a directory, whether its name begins with ``_`` or not.
 
     lake/flights/                    the lake
-      month=1/b000000007-0.parquet
+      month=1/000000007-0.parquet
     lake/_flights/                   its book
       journal.json                   the last batch published, and the sums of all
       checkpoint/                    Spark's

@@ -84,8 +84,8 @@ class Shape:
         for name in self.partition_by:
             if name not in names and name not in TIMES:
                 raise Usage(
-                    f"partition_by: the lake has no column {name!r}; it has {', '.join(names)}, and "
-                    f"of the event's time {', '.join(TIMES)}"
+                    f"partition_by: the lake has no column {name!r}; it has {', '.join(names)}, "
+                    f"and of the event's time {', '.join(TIMES)}"
                 )
         if len(self.partition_by) >= len(names) and not set(names) - set(self.partition_by):
             raise Usage("partition_by names all columns: nothing would be left in the files")
@@ -151,11 +151,16 @@ class Shape:
             "log", "offset", "timestamp", "value", F.col(REASON).alias("reason")
         )
 
-    def spread(self, rows: DataFrame, *, by: Sequence[str]) -> DataFrame:
-        """All rows of one directory in one task, in the order of their logs."""
-        order = [*by, *(self.keep.get(name, name) for name in ("log", "offset"))]
-        together = rows.repartition(*by) if by else rows.repartition(1)
-        return together.sortWithinPartitions(*order)
+    @property
+    def order(self) -> tuple[str, str]:
+        """The columns that tell where a row is from."""
+        return self.keep["log"], self.keep["offset"]
+
+
+def spread(rows: DataFrame, by: Sequence[str], order: Sequence[str]) -> DataFrame:
+    """All rows of one directory in one task, in the order given."""
+    together = rows.repartition(*by) if by else rows.repartition(1)
+    return together.sortWithinPartitions(*by, *order)
 
 
 def _of_time(name: str) -> Column:
@@ -185,12 +190,15 @@ def _struct(schema: str | StructType | None) -> StructType | None:
         found = schema
     elif isinstance(schema, str):
         try:
-            found = StructType.fromDDL(schema)
+            parsed = StructType.fromDDL(schema)
         except Exception as error:
             first = (str(error).strip() or "?").splitlines()[0]
             raise Usage(
                 f"schema: {schema!r} is not like 'name string, total double': {first}"
             ) from None
+        if not isinstance(parsed, StructType):
+            raise Usage(f"schema: {schema!r} is one type, not fields like 'name string'")
+        found = parsed
     else:
         raise WrongType(f"schema is DDL text or a StructType, not {type(schema).__name__}")
     if not found.names:
