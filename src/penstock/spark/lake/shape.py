@@ -159,7 +159,9 @@ class Shape:
 
 def spread(rows: DataFrame, by: Sequence[str], order: Sequence[str]) -> DataFrame:
     """All rows of one directory in one task, in the order given."""
-    together = rows.repartition(*by) if by else rows.repartition(1)
+    # As many tasks as there are cores: the session's default of 200 is for larger batches.
+    tasks = rows.sparkSession.sparkContext.defaultParallelism if by else 1
+    together = rows.repartition(max(1, tasks), *by)
     return together.sortWithinPartitions(*by, *order)
 
 
