@@ -168,19 +168,16 @@ class Demo:
                 f"  {row['dep_delay']:>5} min  {row['carrier']} {row['flight']:<5} {row['origin']} "
                 f"to {row['dest']}  {row['timestamp']:%Y-%m-%d %H:%M} UTC"
             )
-        print(
-            f"\nwritten at {total / max(self.write_seconds, 0.001):,.0f} events/s, by {writers.WRITERS} "
-            f"processes that make the JSON too\nthrough Spark at "
-            f"{total / self.spark_seconds:,.0f} rows/s into each of two results, in "
-            f"{len(self.lake.batches)} batches"
-        )
+        rates = total / max(self.write_seconds, 0.001), total / max(self.spark_seconds, 0.001)
+        print(f"\nwritten at {rates[0]:,.0f} events/s, by processes that make the JSON too")
+        print(f"through two streams at {rates[1]:,.0f} rows/s, in {len(self.lake.batches)} batches")
         print(f"\nlogs    {self.where / 'flights'}\nlake    {self.lake.path}")
         print(f"delays  {self.delays.path}\n")
         return agree
 
 
 def _is_waiting(query: StreamingQuery) -> bool:
-    return bool("Waiting for data" in query.status["message"])
+    return "Waiting for data" in str(query.status["message"])
 
 
 def prepare(where: Path) -> None:

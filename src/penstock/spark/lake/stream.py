@@ -104,8 +104,7 @@ class Filler:
             return
         batch = self.journal.batch + 1
         staged = self._book.stage("batch")
-        # An empty batch is a plan without a source, of which Spark observes nothing.
-        some = not events.isEmpty() if number == 0 else ends != self.journal.ends
+        some = number == 0 or ends != self.journal.ends
         moves, rows, bad_rows = self._stage(events, staged, batch) if some else ([], 0, 0)
         journal = replace(
             self.journal,
@@ -195,7 +194,8 @@ class Filler:
         good = shape.good(parsed.observe(seen, F.count(REASON).alias("bad")))
         moves, rows = self._write(good, staged, "rows", batch, shape.partition_by)
         bad_rows = 0
-        if shape.schema is not None and seen.get["bad"]:
+        # Of a batch without events, which is a plan without a source, Spark observes nothing.
+        if shape.schema is not None and (rows == 0 or seen.get["bad"]):
             more, bad_rows = self._write(shape.bad(parsed), staged, "bad", batch, ())
             moves += more
         return moves, rows, bad_rows
