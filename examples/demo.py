@@ -101,7 +101,7 @@ class Demo:
             streams.end(spark)
 
     def _write_and_follow(self, queries: list[StreamingQuery]) -> None:
-        total = self.table.num_rows
+        total: int = self.table.num_rows
         began = 0.0
         half = total // writers.WRITERS // 2
         for n in range(writers.WRITERS):

@@ -60,7 +60,8 @@ def session(scratch: Path, log: Path) -> SparkSession:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.extraJavaOptions": (
             f"-Djava.io.tmpdir={scratch} -XX:-UsePerfData "
-            "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # it runs for a minute: compile fast, not well
+            # It runs for a minute: to compile fast is better than to compile well.
+            "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
         ),
         "spark.local.dir": str(scratch / "local"),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
