@@ -2,8 +2,8 @@
 
     python -m tests.support.driver MOMENT ARGUMENTS...
 
-MOMENT is "staged", when the second batch is staged and nothing of it is published; "half", when half
-of its files are in place; or "published", when all are and Spark does not know yet.
+MOMENT is "staged", when the second batch is staged and nothing of it is published; "half", when
+half of its files are in place; or "published", when all are and Spark does not know yet.
 """
 
 from __future__ import annotations

@@ -122,7 +122,10 @@ class Book:
 
     def make(self) -> None:
         """Make the directories; rows that no journal accounts for are refused."""
-        if self.journal() is None and _has_parquet(self.target):
+        journal = self.journal()
+        if journal is not None:
+            self._check_rows(journal)
+        elif _has_parquet(self.target):
             raise Usage(
                 f"{self.target}: there are rows already, and no journal in {self.path} that tells "
                 "where they are from; choose another target, or move them away"
@@ -163,13 +166,16 @@ class Book:
         with self.publishing():
             journal = self.journal()
             if journal is not None:
-                if journal.rows and not files.exists(self.target):
-                    raise Usage(
-                        f"{self.target}: the rows are gone that {self.path} accounts for; bring "
-                        "them back, or delete that too to fill the lake anew"
-                    )
+                self._check_rows(journal)
                 self._move(journal)
             return journal
+
+    def _check_rows(self, journal: Journal) -> None:
+        if journal.rows and not files.exists(self.target):
+            raise Usage(
+                f"{self.target}: the rows are gone that {self.path} accounts for; bring them back, "
+                "or delete that too to fill the lake anew"
+            )
 
     def publish(self, journal: Journal) -> Journal:
         """Make a staged batch part of the lake: all of it, once the journal names it."""
