@@ -12,6 +12,7 @@ again by other means, and must agree.
 from __future__ import annotations
 
 import argparse
+import logging
 import shutil
 import signal
 import subprocess
@@ -72,6 +73,7 @@ class Demo:
         self.writers: dict[int, subprocess.Popen[bytes]] = {}
         self.write_seconds = 0.0
         self.spark_seconds = 0.0
+        self.interrupted = False
 
     def run(self) -> None:
         """Write and stream at the same time, until everything has gone through."""
@@ -80,11 +82,13 @@ class Demo:
             penstock.open(path).close()
         self.display.say("starting Spark…")
         spark = streams.session(self.where / "scratch", self.where / "spark.log")
+        # Ctrl-C is noted and not raised, so that it never comes in the middle of a call to Java.
+        signal.signal(signal.SIGINT, self._interrupt)
+        queries: list[StreamingQuery] = []
         try:
-            queries = [
-                self.lake.start(spark, self.where / "flights"),
-                self.delays.start(spark, self.where / "flights", self.where / "delays.checkpoint"),
-            ]
+            queries.append(self.lake.start(spark, self.where / "flights"))
+            checkpoint = self.where / "delays.checkpoint"
+            queries.append(self.delays.start(spark, self.where / "flights", checkpoint))
             self._wait(
                 queries,
                 lambda: all(_is_waiting(query) for query in queries),
@@ -92,13 +96,18 @@ class Demo:
             )
             self.display.say(f"two streams wait for events; {writers.WRITERS} writers begin")
             self._write_and_follow(queries)
-            for query in queries:
-                query.stop()
         finally:
             for process in self.writers.values():
                 process.kill()
                 process.wait()
+            logging.disable(logging.ERROR)  # that a stream was stopped in a batch is no news
+            for query in queries:
+                query.stop()
             streams.end(spark)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _interrupt(self, *_: object) -> None:
+        self.interrupted = True
 
     def _write_and_follow(self, queries: list[StreamingQuery]) -> None:
         total: int = self.table.num_rows
@@ -144,6 +153,8 @@ class Demo:
     ) -> None:
         """Show how far everybody is, until it is over."""
         while not is_over():
+            if self.interrupted:
+                raise KeyboardInterrupt
             for query in queries:
                 if (error := query.exception()) is not None:
                     raise SystemExit(f"a stream failed; see {self.where / 'spark.log'}\n{error}")

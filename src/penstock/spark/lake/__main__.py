@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError
@@ -158,7 +159,6 @@ def main(arguments: list[str] | None = None) -> int:
     if given.every and not given.follow:
         made.error("--every goes with --follow")
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         if logs:
             fill(logs, target, given)
@@ -175,6 +175,20 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def stop_on_signals() -> threading.Event:
+    """Set by Ctrl-C and SIGTERM, so that neither comes in the middle of a call to Java."""
+    stop = threading.Event()
+
+    def handler(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_DFL)  # who insists is obeyed at once
+        logging.disable(logging.ERROR)  # what is said from now on is that something was stopped
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
+    return stop
+
+
 def fill(logs: list[str], target: str, given: argparse.Namespace) -> None:
     """Fill the lake, to the end or until interrupted."""
     how = settings(given)
@@ -182,9 +196,10 @@ def fill(logs: list[str], target: str, given: argparse.Namespace) -> None:
         {"processingTime": given.every or "0 seconds"} if given.follow else {"availableNow": True}
     )
     spark = session()
+    stop = stop_on_signals()
     try:
         query, filler = begin(spark, logs, target, how, trigger)
-        await_end(query, filler)
+        await_end(query, filler, stop)
         if not given.quiet:
             journal = filler.journal
             print(f"{target}: {journal.rows:,} rows; {journal.bad_rows:,} bad records")

@@ -337,13 +337,14 @@ def _paths(logs: Paths) -> list[str]:
     return [log_path(files.path_text(path)) for path in given]
 
 
-def await_end(query: StreamingQuery, filler: Filler) -> None:
-    """Wait for the end of the query; an interruption stops it first."""
+def await_end(query: StreamingQuery, filler: Filler, stop: threading.Event | None = None) -> None:
+    """Wait for the end of the query; ``stop`` or an interruption stops it first."""
     from pyspark.errors import StreamingQueryException
 
     try:
         while not query.awaitTermination(1):
-            pass  # so that an interruption is seen within a second
+            if stop is not None and stop.is_set():
+                raise KeyboardInterrupt
     except StreamingQueryException:
         if filler.error is not None:
             raise filler.error from None
