@@ -21,7 +21,7 @@ import pytest
 
 import penstock
 from penstock import files
-from penstock.errors import Busy, Corrupt, Io, PenstockError, Usage, WrongType
+from penstock.errors import Busy, Corrupt, Io, NotFound, Usage, WrongType
 from penstock.spark import lake
 from penstock.spark.lake import __main__ as command
 from penstock.spark.lake.book import Book
@@ -347,7 +347,7 @@ def test_killed_workers(spark: SparkSession, logs: list[Path], target: Path) -> 
             lake.run(spark, logs, target, rows_per_batch=700, progress=kill)
             break
         except Exception as error:
-            assert "PenstockError" not in str(error), error
+            assert "penstock.errors" not in str(error), error
     assert killed
     assert_same(target, *logs)
 
@@ -390,6 +390,7 @@ def _command(pid: int) -> str:
     [
         ({"partition_by": ("colour",)}, "has no column 'colour'"),
         ({"partition_by": ("date", "DATE")}, "twice"),
+        ({"keep": {"log": "_log", "offset": "o"}, "partition_by": ("_log",)}, "begin with '_'"),
         ({"keep": ("log", "timestamp")}, "'offset' must be among them"),
         ({"keep": ("log", "offset", "size")}, "no column 'size'"),
         ({"schema": "offset int"}, "would be called 'offset'"),
@@ -418,8 +419,11 @@ def test_what_is_there_is_respected(spark: SparkSession, tmp_path: Path, target:
     fill(log, 10)
     with pytest.raises(WrongType, match="SparkSession"):
         lake.run("spark", log, target)  # type: ignore[arg-type]
-    with pytest.raises(PenstockError, match="there is no lake"):
+    with pytest.raises(NotFound, match="there is no lake"):
         lake.compact(target)
+    with pytest.raises(NotFound, match="there is no log"):
+        lake.run(spark, tmp_path / "nolog", target)
+    assert not target.exists()
     lake.run(spark, log, target)
     with pytest.raises(Usage, match="partitioned by date"):
         lake.run(spark, log, target, partition_by=("hour",))

@@ -46,7 +46,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.spark.lake.compact import Compaction, compact
+from penstock.spark.lake.compaction import Compaction, compact
 from penstock.spark.lake.stream import (
     ROWS_PER_BATCH,
     ROWS_PER_FILE,

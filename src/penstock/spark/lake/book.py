@@ -31,6 +31,7 @@ from penstock import files
 from penstock.errors import Busy, Corrupt, Usage
 
 VERSION = 1
+HOLD_TIMEOUT = 10.0  # longer than a driver takes to notice that its other half is dead
 PUBLISH_TIMEOUT = 60.0
 
 

@@ -82,6 +82,11 @@ class Shape:
         if twice is not None:
             raise Usage(f"partition_by names {twice!r} twice")
         for name in self.partition_by:
+            if name[:1] in ("", "_", "."):
+                raise Usage(
+                    f"partition_by: {name!r} would name directories that Spark and pyarrow do not "
+                    "read; they must not begin with '_' or '.'"
+                )
             if name not in names and name not in TIMES:
                 raise Usage(
                     f"partition_by: the lake has no column {name!r}; it has {', '.join(names)}, "
@@ -161,8 +166,9 @@ def spread(rows: DataFrame, by: Sequence[str], order: Sequence[str]) -> DataFram
     """All rows of one directory in one task, in the order given."""
     # As many tasks as there are cores: the session's default of 200 is for larger batches.
     tasks = rows.sparkSession.sparkContext.defaultParallelism if by else 1
-    together = rows.repartition(max(1, tasks), *by)
-    return together.sortWithinPartitions(*by, *order)
+    quoted = [f"`{name.replace('`', '``')}`" for name in (*by, *order)]
+    together = rows.repartition(max(1, tasks), *quoted[: len(by)])
+    return together.sortWithinPartitions(*quoted)
 
 
 def _of_time(name: str) -> Column:

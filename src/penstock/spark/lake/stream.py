@@ -18,7 +18,16 @@ from typing import TYPE_CHECKING, Any
 from penstock import files
 from penstock.errors import Closed, Corrupt, PenstockError, Usage, WrongType
 from penstock.needs import needed
-from penstock.spark.lake.book import Book, Hold, Journal, Move, as_record, local_path, parquet_files
+from penstock.spark.lake.book import (
+    HOLD_TIMEOUT,
+    Book,
+    Hold,
+    Journal,
+    Move,
+    as_record,
+    local_path,
+    parquet_files,
+)
 from penstock.spark.lake.shape import REASON, Shape, spread
 from penstock.spark.logs import find_logs
 from penstock.spark.logs import local_path as log_path
@@ -32,7 +41,6 @@ logger = logging.getLogger("penstock.lake")
 
 ROWS_PER_BATCH = 1_000_000
 ROWS_PER_FILE = 1_000_000
-HOLD_TIMEOUT = 10.0  # longer than a driver takes to notice that its other half is dead
 EARLIEST = -2
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -269,6 +277,8 @@ def begin(
     book = Book(target, how.bad)
     shape = Shape(how.schema, how.keep, how.partition_by)
     checkpoint = local_path(how.checkpoint or book.checkpoint, "checkpoint")
+    if not how.options:
+        find_logs(paths, missing="globs")  # Spark would bury the error of its own in a long trace
     book.make()
     hold = book.hold("stream", HOLD_TIMEOUT)
     try:
@@ -279,20 +289,21 @@ def begin(
                 f"{book.target}: the lake is partitioned by {', '.join(journal.partition_by)}, "
                 f"not by {', '.join(shape.partition_by)}; choose another target"
             )
-        start = "earliest"
+        options = dict(how.options or {})
         if query_id(checkpoint) is None and journal.batch >= 0:
-            start = _resume(book, journal, paths)
+            options = {k: v for k, v in options.items() if not k.lower().startswith("starting")}
+            options["startingOffsets"] = _resume(book, journal, paths)
             journal = replace(journal, query=None, query_batch=-1, moves=())
             files.replace_text(book.journal_path, journal.to_json())
         filler = Filler(book, hold, journal, shape, checkpoint, how)
         reader = spark.readStream.format("penstock").options(
             paths=json.dumps(paths),
-            startingOffsets=start,
+            startingOffsets="earliest",
             maxOffsetsPerTrigger=how.rows_per_batch,
             columns=",".join(name for name in shape.event_columns if name != "headers"),
             includeHeaders="headers" in shape.event_columns,
         )
-        events = reader.options(**(how.options or {})).load()
+        events = reader.options(**options).load()
         writer = events.writeStream.foreachBatch(filler).option("checkpointLocation", checkpoint)
         if how.name is not None:
             writer = writer.queryName(how.name)

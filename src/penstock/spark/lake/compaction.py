@@ -26,12 +26,11 @@ from typing import Any
 from penstock import files
 from penstock.errors import Io, NotFound, Usage, WrongType
 from penstock.needs import needed
-from penstock.spark.lake.book import Book, parquet_files
+from penstock.spark.lake.book import HOLD_TIMEOUT, Book, parquet_files
 
 logger = logging.getLogger("penstock.lake")
 
 ROWS_PER_FILE = 1_000_000
-HOLD_TIMEOUT = 10.0
 _BATCH_ROWS = 65_536
 
 
@@ -140,11 +139,10 @@ def _exchange(staged: str, directory: str) -> None:
 
 def _merge(directory: str, names: Sequence[str], staged: str, rows: int, rows_per_file: int) -> int:
     """Write the rows of some files into larger ones; returns how many of those there are."""
-    import pyarrow as pa
     from pyarrow import parquet
 
     paths = [os.path.join(directory, name) for name in names]
-    schema = pa.unify_schemas([parquet.read_schema(path) for path in paths])
+    schema = _common([parquet.read_schema(path) for path in paths], directory)
     codec = parquet.read_metadata(paths[0]).row_group(0).column(0).compression.lower()
     files.make_dirs(staged)
     # Equal shares, so that no small file is left over for the next time.
@@ -163,6 +161,22 @@ def _merge(directory: str, names: Sequence[str], staged: str, rows: int, rows_pe
                 left -= part.num_rows
         files.sync_name(path)
     return count
+
+
+def _common(schemas: Sequence[Any], directory: str) -> Any:
+    """A schema that has the columns of all."""
+    import pyarrow as pa
+
+    if all(schema.equals(schemas[0], check_metadata=True) for schema in schemas):
+        return schemas[0]
+    try:
+        # Without what Spark notes of a file's columns, which would be those of the first alone.
+        return pa.unify_schemas([schema.remove_metadata() for schema in schemas])
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise Usage(
+            f"{directory}: its files have columns of the same name and of different types, and "
+            f"cannot be merged ({error}); nothing was changed"
+        ) from error
 
 
 def _slices(paths: Sequence[str], schema: Any, share: int) -> Iterator[Any]:
