@@ -11,6 +11,7 @@ that has imported all it needs and done nothing yet.
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sys
 import traceback
@@ -56,6 +57,7 @@ def die_before(nth: int | None) -> Callable[[], int]:
 def stage(book: Book, batch: int) -> Journal:
     """Stage a batch as Spark does: a file for each of some directories, and one of bad records."""
     place = book.stage("batch")
+    first = random.randrange(100_000)  # another attempt may cut the batch into other files
     moves = []
     for part in range(PARTS + 1):
         offsets = [(batch * (PARTS + 1) + part) * ROWS + n for n in range(ROWS)]
@@ -65,7 +67,7 @@ def stage(book: Book, batch: int) -> Journal:
         os.makedirs(directory)
         path = os.path.join(directory, "part-00000.parquet")
         parquet.write_table(pa.table({"log": ["a"] * ROWS, "offset": offsets}), path)
-        name = os.path.join(where, f"{batch:09d}-{part}.parquet")
+        name = os.path.join(where, f"{batch:09d}-{first + part}.parquet")
         moves.append(Move(os.path.relpath(path, book.staging), kind, name))
     return Journal(
         partition_by=("part",),
