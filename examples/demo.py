@@ -119,10 +119,11 @@ class Demo:
         def is_through() -> bool:
             nonlocal began
             now = time.monotonic()
+            if self.notes.total():
+                began = began or now
             if self._are_writing():
-                began = began or (now if self.notes.total() else 0.0)
-                self.write_seconds = now - began
-            self.spark_seconds = now - began
+                self.write_seconds = now - (began or now)
+            self.spark_seconds = now - (began or now)
             return self.lake.rows >= total and self.delays.flights >= total
 
         self._wait(queries, is_through, self._state)

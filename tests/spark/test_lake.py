@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 import shutil
@@ -189,7 +190,9 @@ def test_fields_and_bad_records(spark: SparkSession, tmp_path: Path, target: Pat
         assert row["reason"] == BAD[row["value"]], row
 
 
-def test_a_batch_comes_again(spark: SparkSession, logs: list[Path], target: Path) -> None:
+def test_a_batch_comes_again(
+    spark: SparkSession, logs: list[Path], target: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """A batch that was published and that Spark does not know to be done is not published again."""
     lake.run(spark, logs, target, rows_per_batch=1500)
     before = parquet_names(target)
@@ -198,7 +201,9 @@ def test_a_batch_comes_again(spark: SparkSession, logs: list[Path], target: Path
     for name in (str(last), f".{last}.crc"):
         (commits / name).unlink(missing_ok=True)
     fill(logs[0], 5)
-    assert lake.run(spark, logs, target, rows_per_batch=1500).rows == 5
+    with caplog.at_level(logging.INFO, "penstock.lake"):
+        assert lake.run(spark, logs, target, rows_per_batch=1500).rows == 5
+    assert "is there already" in caplog.text
     assert_same(target, *logs)
     assert set(before) < set(parquet_names(target))
 
