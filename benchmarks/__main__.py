@@ -23,6 +23,7 @@ from benchmarks import (
     recovery,
     report,
     sizes,
+    spark,
     syscalls,
     verify,
 )
@@ -49,6 +50,11 @@ BENCHMARKS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "select": arrow.select,
     "extend-arrow": arrow.extend_arrow,
     "stream-memory": arrow.stream_memory,
+    "spark-table": spark.table,
+    "spark-stream": spark.stream,
+    "spark-batch": spark.micro_batch,
+    "spark-sink": spark.sink,
+    "spark-memory": spark.memory,
     "sizes": sizes.sizes,
     "instructions": instructions.instructions,
 }

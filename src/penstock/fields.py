@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import re
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +20,11 @@ from penstock.errors import BadData, Usage, WrongType
 from penstock.needs import pyarrow
 
 PREFIX = "data."
+HASTY_ROWS = 512  # of a run in which there are wrong rows
+HASTY_ROWS_MIN = 8  # to look for a wrong row among fewer is not worth it
+HASTY_WRONG_MIN = 64  # wrong rows before the others come under suspicion
+HASTY_SHARE = 25  # one wrong row among so many is one too many: reading all one by one is faster
+_ROW_NAMED = re.compile(r"in row ([0-9]{1,9})$")
 _CODEC = L.CODEC_NAME.decode()
 _PLAIN: dict[Any, str] = {
     str: "string",
@@ -104,9 +110,9 @@ class Fields:
         """
         pa = pyarrow()
         values = batch.column("value")
-        names = _codecs_of(batch.column("headers"), self.codec)
+        names = codecs_of(batch.column("headers"), self.codec)
         if self.codec == "json" and names is None:
-            table, bad = self._json(values)
+            table, bad = parse_json(values, self.schema, self._readable)
         else:
             table, bad = self._objects(values, names)
         if not bad:
@@ -123,37 +129,6 @@ class Fields:
             return table, None
         keep = [i not in bad for i in range(len(values))]
         return table, pa.array(keep, pa.bool_())
-
-    def _json(self, values: Any) -> tuple[Any, dict[int, str]]:
-        """Parse all values as one run of text."""
-        _, offsets, data = values.buffers()
-        wrong = _core.not_objects(offsets, data or b"", values.offset, len(values))
-        bad = {i: "it is not the text of one JSON object" for i in wrong if values[i].is_valid}
-        out = set(wrong)
-        good = [i for i in range(len(values)) if i not in out] if out else range(len(values))
-        chosen = values.take(pyarrow().array(good, "int64")) if out else values
-        pieces: list[tuple[int, Any]] = []
-        for start, table, why in _parse_run(chosen, 0, self.schema, self._readable):
-            if table is None:
-                bad[good[start]] = why
-            else:
-                pieces.append((start, table))
-        return self._in_place(len(values), good, pieces), bad
-
-    def _in_place(self, count: int, good: Sequence[int], pieces: list[tuple[int, Any]]) -> Any:
-        """The parsed rows where they belong, and nulls elsewhere."""
-        pa = pyarrow()
-        tables = [table for _, table in pieces]
-        whole = pa.concat_tables(tables) if tables else self.schema.empty_table()
-        if whole.num_rows == count:
-            return whole
-        place: list[int | None] = [None] * count
-        at = 0
-        for start, table in pieces:
-            for i in range(table.num_rows):
-                place[good[start + i]] = at
-                at += 1
-        return whole.take(pa.array(place, "int64"))
 
     def _objects(self, values: Any, names: list[str] | None) -> tuple[Any, dict[int, str]]:
         """Decode value by value, with the codec that each was written with."""
@@ -231,10 +206,52 @@ def _readable_type(kind: Any) -> Any:
     return kind
 
 
+def parse_json(
+    values: Any, schema: Any, readable: Any, *, hasty: bool = False
+) -> tuple[Any, dict[int, str]]:
+    """Parse all values as one run of text: a table, with nulls for those that do not fit, and why.
+
+    To be ``hasty`` is not to look for each of them: some that fit may be among those of no fit.
+    """
+    _, offsets, data = values.buffers()
+    wrong = _core.not_objects(offsets, data or b"", values.offset, len(values))
+    bad = {i: "it is not the text of one JSON object" for i in wrong if values[i].is_valid}
+    out = set(wrong)
+    good = [i for i in range(len(values)) if i not in out] if out else range(len(values))
+    chosen = values.take(pyarrow().array(good, "int64")) if out else values
+    pieces: list[tuple[int, Any]] = []
+    parse = _parse_hastily if hasty else _parse_run
+    for start, table, why in parse(chosen, schema, readable):
+        if isinstance(table, int):
+            bad.update((good[start + i], why) for i in range(table))
+        else:
+            pieces.append((start, table))
+    return _in_place(schema, len(values), good, pieces), bad
+
+
+def _in_place(schema: Any, count: int, good: Sequence[int], pieces: list[tuple[int, Any]]) -> Any:
+    """The parsed rows where they belong, and nulls elsewhere."""
+    pa = pyarrow()
+    tables = [table for _, table in pieces]
+    whole = pa.concat_tables(tables) if tables else schema.empty_table()
+    if whole.num_rows == count:
+        return whole
+    place: list[int | None] = [None] * count
+    at = 0
+    for start, table in pieces:
+        for i in range(table.num_rows):
+            place[good[start + i]] = at
+            at += 1
+    return whole.take(pa.array(place, "int64"))
+
+
 def _parse_run(
-    values: Any, start: int, schema: Any, readable: Any
+    values: Any, schema: Any, readable: Any, start: int = 0, rows_min: int = 1
 ) -> Iterator[tuple[int, Any, str]]:
-    """Parse texts of objects; where one is wrong, in halves until it is alone."""
+    """Parse texts of objects; where one is wrong, in halves until few are left.
+
+    Each part is a table, or how many rows are not to be parsed, and why.
+    """
     if not len(values):
         return
     try:
@@ -242,12 +259,41 @@ def _parse_run(
         return
     except (ValueError, OSError) as error:  # pyarrow's own errors are these
         why = str(error)
-    if len(values) == 1:
-        yield start, None, why
+    if len(values) <= rows_min:
+        yield start, len(values), why
         return
     half = len(values) // 2
-    yield from _parse_run(values.slice(0, half), start, schema, readable)
-    yield from _parse_run(values.slice(half), start + half, schema, readable)
+    yield from _parse_run(values.slice(0, half), schema, readable, start, rows_min)
+    yield from _parse_run(values.slice(half), schema, readable, start + half, rows_min)
+
+
+def _parse_hastily(values: Any, schema: Any, readable: Any) -> Iterator[tuple[int, Any, str]]:
+    """The same, with little work for each row that is wrong: pyarrow mostly says which it is.
+
+    Where too many are wrong, as when a column has another type throughout, the rest is not tried.
+    """
+    start, wrong, rows = 0, 0, len(values)
+    while start < len(values):
+        part = values.slice(start, rows)
+        try:
+            yield start, _cast_whole(_parse_text(part, readable), schema), ""
+            start += len(part)
+            continue
+        except (ValueError, OSError) as error:
+            why = str(error)
+        if rows > HASTY_ROWS:
+            rows = HASTY_ROWS
+            continue
+        wrong += 1
+        if wrong > HASTY_WRONG_MIN and wrong * HASTY_SHARE > start:
+            yield start, len(values) - start, why
+            return
+        named = _ROW_NAMED.search(why)
+        good = int(named[1]) if named else len(part)
+        yield from _parse_run(part.slice(0, good), schema, readable, start, HASTY_ROWS_MIN)
+        if good < len(part):
+            yield start + good, 1, why
+        start += min(good + 1, len(part))
 
 
 def _cast_whole(table: Any, schema: Any) -> Any:
@@ -281,7 +327,7 @@ def _parse_text(values: Any, schema: Any) -> Any:
     return table.select(schema.names)
 
 
-def _codecs_of(headers: Any, own: str) -> list[str] | None:
+def codecs_of(headers: Any, own: str) -> list[str] | None:
     """The codec of each row, if a row has another than the log's."""
     import pyarrow.compute as pc
 

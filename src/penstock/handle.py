@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from penstock import _core, codecs, control, durability, ending, files, recovery, segment
 from penstock import layout as L
@@ -21,7 +21,7 @@ from penstock.durability import Snapshot
 from penstock.ending import Active
 from penstock.errors import Busy, Closed, Io, NotFound, PenstockError, Permission
 from penstock.filesystem import check_file_system
-from penstock.producers import Follower
+from penstock.producers import Done, Follower, Table
 from penstock.segment import Header
 from penstock.settings import Settings
 from penstock.steward.ahead import Ahead
@@ -29,6 +29,8 @@ from penstock.steward.keeper import Keeper
 from penstock.steward.roll import allocate_to, publish, roll
 from penstock.steward.syncer import Syncer
 from penstock.store import Store
+
+_T = TypeVar("_T")
 
 logger = logging.getLogger("penstock")
 
@@ -455,6 +457,16 @@ class Handle(LogCore):
 
     def _produced(self, who: bytes, n: int) -> tuple[range | None, int]:
         """The seqs of what the producer appended under ``n``, if it did; and the table's place."""
+        return self._ask_producers(lambda table: table.done(self.path, who, n))
+
+    def _last_of_producers(self) -> dict[str, Done]:
+        """What each producer appended last, as far as the log remembers."""
+        return self._ask_producers(
+            lambda table: {who.decode(): done for who, done in table.entries.items()}
+        )[0]
+
+    def _ask_producers(self, question: Callable[[Table], _T]) -> tuple[_T, int]:
+        """What the table of producers, as it stands, answers; and its place."""
         self._check_writable()
         self._head()  # opens the log anew in a child
         attached = self._live()
@@ -463,8 +475,7 @@ class Handle(LogCore):
                 pos = attached.get(L.C_PRODUCER_POS)
                 m, header = self._active_map, self._header
                 if m is not None and header is not None and m.number == pos >> 32:
-                    table = self._producers.up_to(m, header, pos & 0xFFFFFFFF)
-                    return table.done(self.path, who, n), pos
+                    return question(self._producers.up_to(m, header, pos & 0xFFFFFFFF)), pos
             self._make_ready(0, None)
 
     def _codec_name(self) -> str:

@@ -26,6 +26,8 @@ logger = logging.getLogger("penstock")
 NEXT = "next.tmp"
 LOAD = "load."  # a directory: a load that is not part of the log yet
 LOST = "lost-"
+STAGING = "staging"  # a directory: what somebody has yet to append; no part of the log
+DIRECTORIES = {"consumers", "archive", STAGING}
 
 
 def is_leftover(name: str) -> bool:
@@ -44,7 +46,7 @@ def sweep(directory: str, names: list[str]) -> None:
 
 def check_is_free(directory: str) -> None:
     """Refuse to make a log in a directory that holds something else."""
-    known = {control.NAME, control.TEMPORARY, "consumers", "archive"}
+    known = {control.NAME, control.TEMPORARY, *DIRECTORIES}
     others = [n for n in files.list_dir(directory) if n not in known and not is_leftover(n)]
     if others:
         raise Usage(

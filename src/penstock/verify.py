@@ -20,7 +20,7 @@ from penstock.control import Peek
 from penstock.errors import NotFound
 from penstock.examine import Segment, examine, guess_header, look
 from penstock.judge import REPAIR, Place, judge, without_path
-from penstock.recovery import LOST, is_leftover
+from penstock.recovery import DIRECTORIES, LOST, is_leftover
 from penstock.report import Problem, Report, Severity
 from penstock.segment import Header
 
@@ -29,7 +29,7 @@ Progress = Callable[[int, int], None]
 DAMAGED = "damaged-"
 _KEPT = re.compile(DAMAGED + r"([0-9]{20})-[0-9]+\.bin")
 _STEP = 8 << 20  # bytes between calls of progress
-_KNOWN = {control.NAME, "consumers", "archive"}
+_KNOWN = {control.NAME, *DIRECTORIES}
 
 
 @dataclass(slots=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.spark import why_no_spark
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "penstock"
@@ -21,12 +24,20 @@ def snippets(page: Path) -> list[str]:
 
 @pytest.mark.parametrize("page", sorted([ROOT / "README.md", *ROOT.glob("docs/*.md")]), ids=str)
 def test_snippets_run(page: Path, tmp_path: Path) -> None:
-    """Every Python block of the page runs as it stands, in an empty directory."""
-    for code in snippets(page):
-        done = subprocess.run(
-            [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, f"{code}\n{done.stderr}"
+    """The Python blocks of the page run as they stand, one after the other, in a new directory."""
+    code = "\n".join(snippets(page))
+    if "pyspark" in code and (why := why_no_spark()):
+        pytest.skip(why)
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{code}\n{done.stderr[-4000:]}"
 
 
 def test_readme_has_a_snippet() -> None:

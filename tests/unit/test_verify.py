@@ -429,6 +429,13 @@ def test_left_over_files_are_mentioned(built: Built, copy: Path) -> None:
     assert {p.kind for p in report.problems} == {"left-over"}
 
 
+def test_staged_rows_are_nothing_strange(path: Path, log: penstock.Log) -> None:
+    """A directory for what somebody has yet to append is known, and no part of the log."""
+    log.append(b"a")
+    (path / "staging" / "some").mkdir(parents=True)
+    assert log.verify().problems == ()
+
+
 def test_no_log() -> None:
     """What is no log is NotFound, not an empty report."""
     for path in ("/nowhere/at/all", "/proc"):

@@ -32,6 +32,6 @@ def lag(progress: Mapping[str, Any]) -> dict[str, int]:
 def _offset(given: Any) -> dict[str, int]:
     """An offset of a penstock source, which progress holds as text; of others nothing."""
     parsed = json.loads(given) if isinstance(given, str) else given
-    if not isinstance(parsed, dict) or not all(type(v) is int for v in parsed.values()):
+    if not isinstance(parsed, dict) or not all(name.startswith("/") for name in parsed):
         return {}
     return parsed

@@ -10,11 +10,11 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from typing import Literal
-from urllib.parse import unquote, urlsplit
 
 import penstock
 from penstock.errors import NotFound, Usage
 from penstock.segment import is_name
+from penstock.spark.paths import local_path
 
 
 def given_paths(options: Mapping[str, str]) -> list[str]:
@@ -25,20 +25,7 @@ def given_paths(options: Mapping[str, str]) -> list[str]:
         paths.append(given["path"])
     if not paths:
         raise Usage('which log? Give its path: .load("data/orders"), or a glob, or a list of them')
-    return [local_path(path) for path in paths]
-
-
-def local_path(path: str) -> str:
-    """An absolute path for one that Spark was given, which may be a ``file:`` address."""
-    parts = urlsplit(path)
-    if parts.scheme == "file":
-        path = unquote(parts.path)
-    elif parts.scheme and "://" in path:
-        raise Usage(
-            f"{path}: a log is read from a file system that is mounted, and {parts.scheme}:// is "
-            "none; copy it, or mount it"
-        )
-    return os.path.abspath(os.path.expanduser(path))
+    return [local_path(path, "path") for path in paths]
 
 
 def is_log(path: str) -> bool:
@@ -107,7 +94,7 @@ def by_log(name: str, given: Mapping[str, object], logs: Iterable[str]) -> dict[
         matching = [log for log in there if log == key] or [
             log
             for log in there
-            if log.endswith("/" + key.strip("/")) or log == os.path.abspath(os.path.expanduser(key))
+            if log.endswith("/" + key.strip("/")) or log == os.path.abspath(key)
         ]
         if len(matching) != 1:
             what = "several logs are" if matching else "no log is"

@@ -117,7 +117,7 @@ class Rows:
         """A batch of the scan as a batch of rows."""
         schema = to_arrow_schema(self.schema, timezone="UTC")
         constants: Mapping[str, object] = {"partition": partition, "log": log}
-        fields = []
+        fields: list[pa.Array] = []
         keep = None
         if self._typed is not None:
             fields, keep = self._typed.columns(

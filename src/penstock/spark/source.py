@@ -17,6 +17,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+import penstock
+from penstock import layout as L
 from penstock.errors import Usage
 from penstock.spark.filters import Pushed, take_filters
 from penstock.spark.logs import find_logs, given_paths, open_log
@@ -24,7 +26,7 @@ from penstock.spark.offsets import ENDING, STARTING, check_there, ending_edge, s
 from penstock.spark.options import Options
 from penstock.spark.rows import Rows, check_struct, column_names, struct_of
 from penstock.spark.splits import Care, Picks, Split, Topics, cut, read_split
-from penstock.spark.typed import Typed, infer
+from penstock.spark.typed import CORRUPT_COLUMN, MODES, Typed, infer
 
 _COMMON = (
     "path",
@@ -47,7 +49,6 @@ _COMMON = (
     "sampleRows",
 )
 LIMITS = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
-MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
 SAMPLE_ROWS = 1000
 
 
@@ -103,7 +104,14 @@ def schema(given: Mapping[str, str]) -> StructType:
     names = _own_names(options)
     if codec is None:
         return struct_of(names)
-    inferred = infer(_sample(options, given), codec, **_typing(options))
+    sample = _sample(options, given)
+    inferred = infer(
+        [event.value for event in sample],
+        codec,
+        names=[_codec_of(event, codec) for event in sample],
+        path=", ".join(given_paths(given)),
+        **_typing(options),
+    )
     own = struct_of(names)
     fields = [field for field in inferred.fields if field.name not in names]
     if not fields:
@@ -124,8 +132,8 @@ def _own_names(options: Options) -> list[str]:
 
 def _typing(options: Options) -> dict[str, str]:
     return {
-        "mode": options.choice("mode", MODES, MODES[0]),
-        "corrupt_column": options.text("columnNameOfCorruptRecord") or "_corrupt_record",
+        "mode": options.choice("mode", MODES, "PERMISSIVE"),
+        "corrupt_column": options.text("columnNameOfCorruptRecord") or CORRUPT_COLUMN,
     }
 
 
@@ -143,20 +151,26 @@ def _rows(options: Options, schema: StructType) -> Rows:
     return Rows(schema, own, Typed(fields, codec=codec, **_typing(options)))
 
 
-def _sample(options: Options, given: Mapping[str, str]) -> Iterator[bytes | None]:
-    """Values from the beginnings and the ends of the logs."""
+def _sample(options: Options, given: Mapping[str, str]) -> list[penstock.Event]:
+    """Events from the beginnings and the ends of the logs."""
     care = care_of(options)
     paths = find_logs(given_paths(given))
-    n = options.whole("sampleRows", SAMPLE_ROWS) or SAMPLE_ROWS
-    each = max(1, n // len(paths))
+    each = max(1, (options.whole("sampleRows") or SAMPLE_ROWS) // len(paths))
+    damaged: Any = "skip" if care.skip_corrupt else "raise"
+    found: list[penstock.Event] = []
     for path in paths:
         with open_log(path, any_file_system=care.any_file_system) as log:
-            damaged: Any = "skip" if care.skip_corrupt else "raise"
-            for event in itertools.islice(log.read(damaged=damaged), -(-each // 2)):
-                yield event.value
-            last = log.read(start=log.first_seq + -(-each // 2), reverse=True, damaged=damaged)
-            for event in itertools.islice(last, each // 2):
-                yield event.value
+            head = -(-each // 2)
+            found += itertools.islice(log.read(damaged=damaged), head)
+            rest = log.read(start=log.first_seq + head, reverse=True, damaged=damaged)
+            found += itertools.islice(rest, each - head)
+    return found
+
+
+def _codec_of(event: penstock.Event, codec: str) -> str:
+    """What an event's value was encoded with."""
+    own = dict(event.headers or ()).get(L.CODEC_NAME.decode())
+    return codec if own is None else own.decode("utf-8", "replace")
 
 
 def _topics(options: Options) -> Topics:

@@ -1,0 +1,360 @@
+"""Spark: logs as tables, streams and sinks, beside Spark's own Parquet, rate source and rows.
+
+One local Spark of two cores serves all of them. Its JVM is warm when the clock runs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from time import monotonic, perf_counter, sleep
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+import penstock
+from benchmarks.harness import ROOT, VALUE_BYTES, Bench, Row, million_per_s, take_turns
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+WARM = "warm: both were read once before"
+COLUMNS = "topic,offset,value"
+TOPICS = ["clicks", "orders", "views"]
+QUESTION = ["count(*)", "sum(length(value))", "max(offset)"]
+BATCHES = 10  # of a stream, whose median counts
+
+
+@cache
+def session() -> SparkSession:
+    """The Spark of this process."""
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = str(ROOT)  # where workers find the row-by-row source
+    from pyspark.sql import SparkSession
+
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.memory", "4g")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+    spark.dataSource.register(RowByRow)
+    return spark
+
+
+def fill(path: Path, count: int) -> None:
+    """A log of distinct values that do not compress, with keys, topics and times."""
+    step = 100_000
+    source = np.random.default_rng(7)
+    ends = pa.py_buffer(np.arange(0, (step + 1) * VALUE_BYTES, VALUE_BYTES, dtype=np.int32))
+    topics = pa.array([TOPICS[i % 3] for i in range(step)])
+    keys = pa.array([b"user-%d" % (i % 1000) for i in range(step)])
+    with penstock.open(path) as log:
+        for start in range(0, count, step):
+            data = pa.py_buffer(source.bytes(step * VALUE_BYTES))
+            values = pa.Array.from_buffers(pa.binary(), step, [None, ends, data])
+            times = pa.array(np.arange(start, start + step), pa.timestamp("ms"))
+            table = pa.table({"value": values, "topic": topics, "key": keys, "time": times})
+            log.load(table)
+
+
+class RowByRow(DataSource):
+    """What a Python source looks like that yields one tuple for each event."""
+
+    @classmethod
+    def name(cls) -> str:
+        """For ``format()``."""
+        return "row-by-row"
+
+    def schema(self) -> str:
+        """The same columns as ours are asked for."""
+        return "topic string, offset long, value binary"
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        """Of the same log, in as many splits."""
+        return _Rows(self.options["path"], int(self.options["splits"]))
+
+
+class _Rows(DataSourceReader):
+    def __init__(self, path: str, splits: int) -> None:
+        self._path = path
+        self._splits = splits
+
+    def partitions(self) -> list[InputPartition]:
+        with penstock.open(self._path, mode="r") as log:
+            end = log.last_seq + 1
+        cuts = [1 + (end - 1) * i // self._splits for i in range(self._splits + 1)]
+        return [InputPartition((cuts[i], cuts[i + 1])) for i in range(self._splits)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        with penstock.open(self._path, mode="r") as log:
+            for event in log.read(*partition.value):
+                yield event.topic, event.seq, event.value
+
+
+def _load(path: Path, **options: str) -> DataFrame:
+    given = {"columns": COLUMNS, **options}
+    return session().read.format("penstock").options(**given).load(str(path))
+
+
+def _asked(frame: DataFrame) -> list[Any]:
+    return sorted(frame.groupBy("topic").agg(*map(_expr, QUESTION)).collect())
+
+
+def _expr(text: str) -> Any:
+    from pyspark.sql import functions
+
+    return functions.expr(text)
+
+
+def table(bench: Bench) -> Iterator[Row]:
+    """An aggregation over a log and over Parquet; a count by batches and by rows."""
+    count = bench.pick(2_000_000, 400_000)
+    with bench.scratch() as path:
+        fill(path / "log", count)
+        _load(path / "log").write.parquet(str(path / "parquet"))
+
+        def ours() -> list[Any]:
+            return _asked(_load(path / "log"))
+
+        def theirs() -> list[Any]:
+            return _asked(session().read.parquet(str(path / "parquet")))
+
+        if ours() != theirs():
+            raise RuntimeError("both sides do not read the same rows")
+        for _ in range(3):
+            ours(), theirs()
+        yield take_turns(bench, "spark aggregate", _rate(count, ours), _rate(count, theirs)).row(
+            f"Spark: group by, {count / 1e6:.1f} M rows of a log",
+            "spark.read.parquet, default compression",
+            million_per_s,
+            bar=0.7,
+            pages=WARM,
+        )
+        rows = session().read.format("row-by-row").option("splits", "4").load(str(path / "log"))
+        batches = _load(path / "log")
+        if rows.count() != batches.count():
+            raise RuntimeError("both sides do not count the same rows")
+        yield take_turns(
+            bench,
+            "spark count",
+            _rate(count, lambda: _load(path / "log").count()),
+            _rate(count, rows.count),
+        ).row(
+            "Spark: count, the same columns",
+            "a Python source that yields tuples",
+            million_per_s,
+            bar=4,
+            pages=WARM,
+        )
+
+
+def _rate(count: int, work: Any) -> Any:
+    def run() -> float:
+        began = perf_counter()
+        work()
+        return count / (perf_counter() - began)
+
+    return run
+
+
+def _noop(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def _stream(path: Path, scratch: Path, **trigger: Any) -> Any:
+    frame = (
+        session()
+        .readStream.format("penstock")
+        .option("columns", COLUMNS)
+        .option("startingOffsets", "earliest")
+        .load(str(path))
+    )
+    return _into_noop(frame, scratch, **trigger)
+
+
+def _into_noop(frame: DataFrame, scratch: Path, **trigger: Any) -> Any:
+    shutil.rmtree(scratch, ignore_errors=True)
+    writer = frame.writeStream.format("noop").option("checkpointLocation", str(scratch))
+    return writer.trigger(**trigger).start()
+
+
+def stream(bench: Bench) -> Iterator[Row]:
+    """All of a log as one batch of a stream, beside the same as a table."""
+    count = bench.pick(2_000_000, 400_000)
+    with bench.scratch() as path:
+        fill(path / "log", count)
+
+        def available_now() -> float:
+            query = _stream(path / "log", path / "checkpoint", availableNow=True)
+            query.awaitTermination()
+            [batch] = [p for p in query.recentProgress if p["numInputRows"]]
+            if batch["numInputRows"] != count:
+                raise RuntimeError("it was not one batch")
+            return float(count / (batch["durationMs"]["triggerExecution"] / 1000))
+
+        as_table = _rate(count, lambda: _noop(_load(path / "log")))
+        for _ in range(2):
+            available_now(), as_table()
+        yield take_turns(bench, "spark stream", available_now, as_table).row(
+            f"Spark: AvailableNow, {count / 1e6:.1f} M rows in one batch",
+            "the same rows as a table",
+            million_per_s,
+            bar=0.6,
+            pages=WARM,
+            note="the batch as its progress has it; starting a query takes Spark a second more",
+        )
+
+
+def micro_batch(bench: Bench) -> Iterator[Row]:
+    """A small batch of a stream, beside one of Spark's rate source."""
+    batches = bench.pick(BATCHES, 4)
+
+    def small_batches(query: Any, feed: Any) -> float:
+        seen: dict[int, int] = {}
+        deadline = monotonic() + 120
+        while len(seen) < batches + 2 and monotonic() < deadline:
+            feed()
+            for p in query.recentProgress:
+                if p["numInputRows"]:
+                    seen[p["batchId"]] = p["durationMs"]["triggerExecution"]
+            sleep(0.5)
+        query.stop()
+        return statistics.median(list(seen.values())[2:])
+
+    with bench.scratch() as path, penstock.open(path / "log") as log:
+        log.append(b"first")
+
+        def ours() -> float:
+            query = _stream(path / "log", path / "checkpoint", processingTime="0 seconds")
+            return small_batches(query, lambda: log.extend([b"x" * VALUE_BYTES] * 10))
+
+        def theirs() -> float:
+            frame = session().readStream.format("rate").option("rowsPerSecond", "20").load()
+            query = _into_noop(frame, path / "checkpoint", processingTime="0 seconds")
+            return small_batches(query, lambda: None)
+
+        ours(), theirs()
+        yield take_turns(bench, "spark micro-batch", ours, theirs).row(
+            "Spark: a micro-batch of a few rows, median",
+            "the rate source",
+            lambda ms: f"{ms:.0f} ms",
+            better="lower",
+            bar=1.5,
+        )
+
+
+def sink(bench: Bench) -> Iterator[Row]:
+    """Rows that Spark holds in memory, into a log and into Parquet."""
+    count = bench.pick(2_000_000, 400_000)
+    with bench.scratch() as path:
+        fill(path / "log", count)
+        frame = _load(path / "log", columns="key,value,topic").persist()
+        frame.count()
+
+        def ours() -> None:
+            shutil.rmtree(path / "copy", ignore_errors=True)
+            frame.write.format("penstock").mode("append").save(str(path / "copy"))
+
+        def theirs() -> None:
+            frame.write.mode("overwrite").parquet(str(path / "parquet"))
+
+        ours()
+        theirs()
+        with penstock.open(path / "copy", mode="r") as log:
+            if len(log) != count:
+                raise RuntimeError("not all rows arrived")
+        yield take_turns(bench, "spark sink", _rate(count, ours), _rate(count, theirs)).row(
+            f"Spark: {count / 1e6:.1f} M rows into a log, on the device",
+            "into Parquet, default compression",
+            million_per_s,
+            bar=1,
+        )
+        frame.unpersist()
+
+
+def memory(bench: Bench) -> Iterator[Row]:
+    """The largest Python worker while Spark goes through a log."""
+    peaks = []
+    for count in (100_000, bench.pick(14_000_000, 2_000_000)):
+        with bench.scratch() as path:
+            bench.say(f"worker memory: making a log of {count / 1e6:.1f} M events")
+            fill(path / "log", count)
+            with _watched() as peak:
+                _noop(_load(path / "log", columns="key,value,topic,offset,timestamp,log"))
+            peaks.append(peak[0])
+    yield Row(
+        f"Spark: largest Python worker, log of {count * 160 / 1e9:.1f} GB",
+        "the same with a log of 16 MB",
+        peaks[1] / 1e6,
+        unit="MB",
+        better="lower",
+        bar=300,
+        ours=f"{peaks[1] / 1e6:.0f} MB",
+        theirs=f"{peaks[0] / 1e6:.0f} MB",
+        note="maximum resident set, pages of the log included",
+        detail={"peaks": peaks},
+    )
+
+
+@contextmanager
+def _watched() -> Iterator[list[int]]:
+    """The peak of the largest Python worker of this process's Spark, meanwhile."""
+    peak = [0]
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.02):
+            peak[0] = max([peak[0], *map(_resident_bytes, _workers())])
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        done.set()
+        thread.join()
+
+
+def _workers() -> list[int]:
+    """Processes below this one that are Spark's Python workers."""
+    parents = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                stat = Path(f"/proc/{name}/stat").read_text()
+                words = Path(f"/proc/{name}/cmdline").read_bytes()
+            except OSError:
+                continue
+            is_worker = b"pyspark" in words and b"python" in words.split(b"\0")[0]
+            parents[int(name)] = (int(stat.rpartition(")")[2].split()[1]), is_worker)
+
+    def below(pid: int) -> bool:
+        while pid in parents:
+            pid = parents[pid][0]
+            if pid == os.getpid():
+                return True
+        return False
+
+    return [pid for pid, (_, is_worker) in parents.items() if is_worker and below(pid)]
+
+
+def _resident_bytes(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+    except OSError:
+        return 0
