@@ -86,7 +86,8 @@ def start(where: Path, writer: int, dies_at: int | None = None) -> subprocess.Po
     words = [sys.executable, "-m", "examples.writers", str(where), str(writer)]
     if dies_at is not None:
         words += ["--dies-at", str(dies_at)]
-    return subprocess.Popen(words, cwd=Path(__file__).parents[1])
+    # Ctrl-C reaches a whole process group, and is for the demo, which ends its writers itself.
+    return subprocess.Popen(words, cwd=Path(__file__).parents[1], process_group=0)
 
 
 def main() -> None:
@@ -96,7 +97,6 @@ def main() -> None:
     parser.add_argument("writer", type=int)
     parser.add_argument("--dies-at", type=int)
     given = parser.parse_args()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the demo, which ends its writers
     write(given.where, given.writer, given.dies_at)
 
 

@@ -405,7 +405,7 @@ def _command(pid: int) -> str:
         ({"rows_per_batch": 0}, "from 1"),
         ({"rows_per_file": "9"}, "whole number"),
         ({"options": {"codec": "json"}}, "sets it itself"),
-        ({"bad": "s3://bucket/bad"}, "object stores"),
+        ({"bad": "s3://bucket/bad"}, "mounted"),
     ],
     ids=lambda value: "" if isinstance(value, str) else "-".join(value),
 )

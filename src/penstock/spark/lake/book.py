@@ -29,6 +29,7 @@ from typing import Any, Literal
 
 from penstock import files
 from penstock.errors import Busy, Corrupt, Usage
+from penstock.spark.paths import local_path
 
 VERSION = 1
 HOLD_TIMEOUT = 10.0  # longer than a driver takes to notice that its other half is dead
@@ -110,7 +111,7 @@ class Book:
     """The book of one lake."""
 
     def __init__(self, target: str | os.PathLike[str], bad: str | os.PathLike[str] | None = None):
-        self.target = local_path(target, "the lake")
+        self.target = local_path(files.path_text(target), "the lake")
         above, name = os.path.split(self.target)
         if not name:
             raise Usage(f"{self.target}: a lake needs a directory of its own")
@@ -118,7 +119,7 @@ class Book:
         self.staging = os.path.join(self.path, "staging")
         self.checkpoint = os.path.join(self.path, "checkpoint")
         self.journal_path = os.path.join(self.path, "journal.json")
-        self._bad_given = None if bad is None else local_path(bad, "bad=")
+        self._bad_given = None if bad is None else local_path(files.path_text(bad), "bad")
         self.bad = self._bad_given or os.path.join(self.path, "bad")
 
     def make(self) -> None:
@@ -216,19 +217,6 @@ class Book:
         for name in files.list_dir(self.staging):
             if name.startswith(f"{what}-"):
                 files.remove_tree(os.path.join(self.staging, name))
-
-
-def local_path(path: str | os.PathLike[str], what: str) -> str:
-    """An absolute path; a URI of something else than a file is refused."""
-    text = files.path_text(path)
-    if text.startswith("file://"):
-        text = text.removeprefix("file://")
-    elif "://" in text:
-        raise Usage(
-            f"{text}: {what} is a path that the driver and all executors see; object stores cannot "
-            "rename, which is what makes a batch appear once"
-        )
-    return os.path.abspath(text)
 
 
 def parquet_files(directory: str) -> Iterator[str]:
