@@ -313,6 +313,8 @@ def exchange(path: str, other: str) -> None:
     with _doing("exchanging with", other):
         libc = ctypes.CDLL(None, use_errno=True)
         names = os.fsencode(path), os.fsencode(other)
+        if not hasattr(libc, "renameat2"):
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
         if libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _EXCHANGE) != 0:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))

@@ -103,14 +103,18 @@ def test_an_interrupted_demo_cleans_up(tmp_path: Path) -> None:
 
 
 def test_the_demo_deletes_nothing_of_others(tmp_path: Path) -> None:
-    """A directory that no demo made stays as it is."""
+    """A directory that no demo made stays as it is; that of an earlier run is replaced."""
     (tmp_path / "mine").write_text("dear")
     with pytest.raises(SystemExit, match="not empty"):
         demo.prepare(tmp_path)
     assert (tmp_path / "mine").read_text() == "dear"
+    for _ in range(2):
+        demo.prepare(tmp_path / "demo")
+        assert [path.name for path in (tmp_path / "demo").iterdir()] == [demo.MARK]
+        (tmp_path / "demo" / "old").touch()
 
 
-def test_without_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_java(tmp_path: Path) -> None:
     """Without Java, one sentence says what to install."""
     done = subprocess.run(
         [sys.executable, "-m", "examples.demo", "--dir", str(tmp_path / "demo")],

@@ -129,7 +129,7 @@ def _exchange(staged: str, directory: str) -> None:
     try:
         files.exchange(staged, directory)
     except OSError as error:
-        if error.errno in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+        if error.errno in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV):
             raise Io(
                 f"{directory}: this file system cannot exchange two directories, which is how a "
                 "compaction stays unseen; nothing was changed"
