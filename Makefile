@@ -39,8 +39,8 @@ endif
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
-demo: .venv/.core  ## a short tour: writers, readers and a crash
-	@$(PYTHON_IN_VENV) examples/demo.py
+demo: .venv/.core  ## a year of flights through logs and Spark into Parquet, and a killed writer
+	@$(PYTHON_IN_VENV) -m examples.demo
 
 test: lint test-portable  ## everything that must pass before a change is accepted
 	@$(PYTEST)

@@ -1,200 +1,240 @@
-"""Four writers, one follower and one murder on a single log; the counts must agree at the end.
+"""A year of flights through logs into a lake, while a writer is killed; all counts must agree.
 
-    python examples/demo.py [--events N] [--dir PATH]
+    python -m examples.demo [--dir PATH] [--flights N]
 
-Every writer is a process of its own that appends as fast as it can and notes each acknowledged
-event in shared memory. Half-way one of them is killed with SIGKILL and replaced. A follower sees
-every event as it comes. Then all of them are compared with what the log holds.
+The 336 776 flights that left New York in 2013 are events here. Four writers append them to two
+logs at full speed; one of them is killed with SIGKILL half-way and replaced by another, which goes
+on where it stopped. Meanwhile Spark takes them from the logs, each exactly once, into a directory
+of Parquet files, and into a table of delays by airport and hour. At the end everything is counted
+again by other means, and must agree.
 """
 
 from __future__ import annotations
 
 import argparse
-import mmap
+import logging
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 import penstock
+from examples import checks, flights, streams, writers
+from penstock.spark import lake
 
-WRITERS = 4
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+ROOT = Path(__file__).parents[1]
 VICTIM = 2
-FOLLOWED = WRITERS + 1  # the slot behind those of the writers and of the replacement
-
-
-class Board:
-    """Counters that the processes share: one word for each writer, one for the follower."""
-
-    def __init__(self, path: Path, *, create: bool = False) -> None:
-        if create:
-            path.write_bytes(bytes(8 * (FOLLOWED + 1)))
-        with path.open("r+b") as file:
-            self._words = memoryview(mmap.mmap(file.fileno(), 0)).cast("Q")
-
-    def get(self, slot: int) -> int:
-        """The counter in ``slot``."""
-        return self._words[slot]
-
-    def put(self, slot: int, count: int) -> None:
-        """Set the counter in ``slot``."""
-        self._words[slot] = count
-
-
-def write(where: Path, writer: int, events: int) -> None:
-    """Append ``events`` events, each alone, and note each one that was acknowledged."""
-    board = Board(where / "board")
-    topic = f"writer-{writer}"
-    with penstock.open(where / "log", segment_size="8MiB") as log:
-        for n in range(events):
-            log.append(b"%d %d " % (writer, n) + b"." * (n % 200), topic=topic)
-            board.put(writer, n + 1)
-
-
-def follow(where: Path) -> None:
-    """Count every event as it comes, and check that each writer's come in its order."""
-    board = Board(where / "board")
-    seen: Counter[bytes] = Counter()
-    with penstock.open(where / "log", mode="r") as log:
-        for count, event in enumerate(log.follow("start"), 1):
-            assert event.value is not None
-            writer, n, _ = event.value.split(b" ", 2)
-            if int(n) != seen[writer]:
-                sys.exit(f"seq {event.seq}: writer {writer!r} skipped from {seen[writer]} to {n!r}")
-            seen[writer] += 1
-            board.put(FOLLOWED, count)
-
-
-def start(role: str, where: Path, *arguments: int) -> subprocess.Popen[bytes]:
-    """Run this file again as a writer or as the follower."""
-    words = [sys.executable, __file__, "--role", role, "--dir", str(where), *map(str, arguments)]
-    return subprocess.Popen(words)
+MARK = ".penstock-demo"  # tells a directory that a demo made from one that it must not delete
 
 
 class Display:
-    """One live line on a terminal; a line every second elsewhere."""
+    """One live line on a terminal; elsewhere a line every two seconds."""
 
     def __init__(self) -> None:
         self._live = sys.stdout.isatty()
         self._began = time.monotonic()
         self._shown = 0.0
-        self._last = (self._began, 0)
 
-    def show(self, acknowledged: int, followed: int, total: int, note: str) -> None:
+    def show(self, line: str) -> None:
         """Tell how far it has come."""
         now = time.monotonic()
-        if not self._live and now - self._shown < 1:
-            return
-        before, count = self._last
-        rate = (acknowledged - count) / max(now - before, 1e-9)
-        self._shown = now
-        self._last = (now, acknowledged)
-        share = acknowledged / total
-        bar = ("#" * round(30 * share)).ljust(30, ".")
-        line = (
-            f"[{bar}] {acknowledged:>9,} acknowledged  {rate:>9,.0f}/s  "
-            f"follower {followed:>9,}  {note}"
-        )
-        print(f"\r{line:<110}" if self._live else line, end="" if self._live else "\n", flush=True)
+        if self._live:
+            print(f"\r\033[K{line[: shutil.get_terminal_size().columns - 1]}", end="", flush=True)
+        elif now - self._shown >= 2:
+            print(line, flush=True)
+            self._shown = now
 
     def say(self, text: str) -> None:
-        """Print a line of its own."""
-        print(f"\r{text:<110}" if self._live else text, flush=True)
+        """Print a line of its own, with the seconds since the beginning."""
+        start = "\r\033[K" if self._live else ""
+        print(f"{start}{time.monotonic() - self._began:5.1f} s  {text}", flush=True)
 
 
-def run(where: Path, events: int) -> bool:
-    """The show; whether all counts agree."""
-    board = Board(where / "board", create=True)
-    log = penstock.open(where / "log", segment_size="8MiB")
-    follower = start("follow", where)
-    writers = {n: start("write", where, n, events) for n in range(WRITERS)}
-    display = Display()
-    total = events * WRITERS
-    killed_at = 0
-    try:
-        while any(w.poll() is None for w in writers.values()):
-            acknowledged = sum(board.get(n) for n in writers)
-            stats = log.stats()
-            note = f"{stats.segments} segments, {stats.takeovers} take-overs"
-            display.show(acknowledged, board.get(FOLLOWED), total, note)
-            if not killed_at and board.get(VICTIM) > events // 2:
-                writers[VICTIM].send_signal(signal.SIGKILL)
-                writers[VICTIM].wait()
-                killed_at = board.get(VICTIM)
-                display.say(f"SIGKILL to writer {VICTIM} after {killed_at:,} acknowledged events")
-                writers[WRITERS] = start("write", where, WRITERS, events - killed_at)
-            time.sleep(0.1)
-        while board.get(FOLLOWED) < log.last_seq and follower.poll() is None:
-            display.show(total, board.get(FOLLOWED), total, "the follower catches up")
-            time.sleep(0.02)
-        display.say("")
-        return compare(log, board, set(writers))
-    finally:
-        for process in (*writers.values(), follower):
-            process.kill()
-            process.wait()
-        log.close()
+class Demo:
+    """The show: what runs, and where it keeps its things."""
+
+    def __init__(self, where: Path, table: pa.Table, display: Display) -> None:
+        self.where = where
+        self.table = table
+        self.display = display
+        self.logs = [writers.log_path(where, n) for n in range(writers.LOGS)]
+        self.notes = writers.Notes(where / "notes", create=True)
+        self.lake = streams.Lake(where / "lake")
+        self.delays = streams.Delays(where / "delays.parquet")
+        self.writers: dict[int, subprocess.Popen[bytes]] = {}
+        self.write_seconds = 0.0
+        self.spark_seconds = 0.0
+        self.interrupted = False
+
+    def run(self) -> None:
+        """Write and stream at the same time, until everything has gone through."""
+        flights.save(self.table, self.where / "flights.arrow")
+        for path in self.logs:
+            penstock.open(path).close()
+        self.display.say("starting Spark…")
+        spark = streams.session(self.where / "scratch", self.where / "spark.log")
+        # Ctrl-C is noted and not raised, so that it never comes in the middle of a call to Java.
+        signal.signal(signal.SIGINT, self._interrupt)
+        queries: list[StreamingQuery] = []
+        try:
+            queries.append(self.lake.start(spark, self.where / "flights"))
+            checkpoint = self.where / "delays.checkpoint"
+            queries.append(self.delays.start(spark, self.where / "flights", checkpoint))
+            self._wait(
+                queries,
+                lambda: all(_is_waiting(query) for query in queries),
+                lambda: "         the streams begin…",
+            )
+            self.display.say(f"two streams wait for events; {writers.WRITERS} writers begin")
+            self._write_and_follow(queries)
+        finally:
+            for process in self.writers.values():
+                process.kill()
+                process.wait()
+            logging.disable(logging.ERROR)  # that a stream was stopped in a batch is no news
+            for query in queries:
+                query.stop()
+            streams.end(spark)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _interrupt(self, *_: object) -> None:
+        self.interrupted = True
+
+    def _write_and_follow(self, queries: list[StreamingQuery]) -> None:
+        total: int = self.table.num_rows
+        began = 0.0
+        half = total // writers.WRITERS // 2
+        for n in range(writers.WRITERS):
+            self.writers[n] = writers.start(self.where, n, half if n == VICTIM else None)
+
+        def is_through() -> bool:
+            nonlocal began
+            now = time.monotonic()
+            if self.notes.total():
+                began = began or now
+            if self._are_writing():
+                self.write_seconds = now - (began or now)
+            self.spark_seconds = now - (began or now)
+            return self.lake.rows >= total and self.delays.flights >= total
+
+        self._wait(queries, is_through, self._state)
+
+    def _are_writing(self) -> bool:
+        """Whether writers are at work; one that was killed is replaced."""
+        victim = self.writers[VICTIM]
+        if victim.poll() == -signal.SIGKILL:
+            done = self.notes[VICTIM]
+            self.display.say(
+                f"writer {VICTIM} was killed with SIGKILL after {done:,} acknowledged events; "
+                "another goes on there"
+            )
+            self.writers[VICTIM] = writers.start(self.where, VICTIM)
+        for n, process in self.writers.items():
+            if process.poll():
+                raise SystemExit(f"writer {n} failed with exit code {process.returncode}")
+        return any(process.poll() is None for process in self.writers.values())
+
+    def _state(self) -> str:
+        return (
+            f"         {self.notes.total():>9,} written   {self.lake.rows:>9,} in the lake   "
+            f"{self.delays.flights:>9,} in the delays"
+        )
+
+    def _wait(
+        self, queries: list[StreamingQuery], is_over: Callable[[], bool], state: Callable[[], str]
+    ) -> None:
+        """Show how far everybody is, until it is over."""
+        while not is_over():
+            if self.interrupted:
+                raise KeyboardInterrupt
+            for query in queries:
+                if (error := query.exception()) is not None:
+                    raise SystemExit(f"a stream failed; see {self.where / 'spark.log'}\n{error}")
+            self.display.show(state())
+            time.sleep(0.05)
+
+    def report(self) -> bool:
+        """Print what everybody counted, and whether it agrees."""
+        total = self.table.num_rows
+        done = lake.compact(self.lake.path)
+        self.display.say(f"compacted {done.files_before} files of the lake into {done.files_after}")
+        agree = True
+        print(f"\n{'flights in the file':<32} {total:>9,}")
+        for check in checks.checks(
+            self.table, self.notes.total(), self.logs, self.lake.path, self.delays.path
+        ):
+            agree = agree and check.good
+            print(f"{check.what:<32} {check.found:>9,}  {'ok' if check.good else 'WRONG'}")
+        print("\nThe ten longest delays")
+        for row in checks.worst(checks.read_lake(self.lake.path), 10):
+            print(
+                f"  {row['dep_delay']:>5} min  {row['carrier']} {row['flight']:<5} {row['origin']} "
+                f"to {row['dest']}  {row['timestamp']:%Y-%m-%d %H:%M} UTC"
+            )
+        rates = total / max(self.write_seconds, 0.001), total / max(self.spark_seconds, 0.001)
+        print(f"\nwritten at {rates[0]:,.0f} events/s, by processes that make the JSON too")
+        print(f"through two streams at {rates[1]:,.0f} rows/s, in {len(self.lake.batches)} batches")
+        print(f"\nlogs    {self.where / 'flights'}\nlake    {self.lake.path}")
+        print(f"delays  {self.delays.path}\n")
+        return agree
 
 
-def compare(log: penstock.Log, board: Board, writers: set[int]) -> bool:
-    """Print what each party counted; whether it agrees."""
-    held = Counter(event.topic for event in log)
-    agree = True
-    print(f"{'':<18} {'acknowledged':>12} {'in the log':>12}")
-    for n in sorted(writers):
-        acknowledged, found = board.get(n), held[f"writer-{n}"]
-        # The killed one may have committed an event that it did not live to note.
-        good = acknowledged <= found <= acknowledged + (n == VICTIM)
-        agree = agree and good
-        name = f"writer {n}" + (" (killed)" if n == VICTIM else "")
-        print(f"{name:<18} {acknowledged:>12,} {found:>12,}  {'ok' if good else 'WRONG'}")
-    followed = board.get(FOLLOWED)
-    good = followed == len(log) == sum(held.values())
-    print(f"{'the follower saw':<18} {followed:>25,}  {'ok' if good else 'WRONG'}")
-    stats = log.stats()
-    print(
-        f"{stats.segments} segments, {stats.disk_bytes / 1e6:.1f} MB on disk, {stats.rolls} rolls, "
-        f"{stats.takeovers} take-overs, {stats.repairs} repairs"
-    )
-    return agree and good
+def _is_waiting(query: StreamingQuery) -> bool:
+    return "Waiting for data" in str(query.status["message"])
+
+
+def prepare(where: Path) -> None:
+    """Make the directory, in place of that of an earlier run."""
+    if where.exists() and any(where.iterdir()):
+        if not (where / MARK).exists():
+            raise SystemExit(f"{where}: it is not empty, and no demo made it; choose another --dir")
+        shutil.rmtree(where)
+    where.mkdir(parents=True, exist_ok=True)
+    (where / MARK).touch()
 
 
 def main() -> int:
-    """Parse the arguments and play one of the roles."""
-    parser = argparse.ArgumentParser(description="Four writers, a follower and a killed writer.")
-    parser.add_argument("--events", type=int, default=600_000, help="events of each writer")
-    parser.add_argument("--dir", type=Path, help="keep the log in this new directory")
-    parser.add_argument("--role", choices=("write", "follow"), help=argparse.SUPPRESS)
-    parser.add_argument("numbers", type=int, nargs="*", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.role == "write":
-        write(arguments.dir, *arguments.numbers)
-        return 0
-    if arguments.role == "follow":
-        follow(arguments.dir)
-        return 0
-    where = arguments.dir or Path(tempfile.mkdtemp(prefix="penstock-demo-"))
-    where.mkdir(parents=True, exist_ok=True)
+    """Run the demo; returns the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--dir", type=Path, default=ROOT / "build" / "demo", help="where results go (%(default)s)"
+    )
+    parser.add_argument("--flights", type=int, metavar="N", help="only the first N flights")
+    given = parser.parse_args()
+    missing = streams.why_no_spark()
+    if missing is not None:
+        print(missing, file=sys.stderr)
+        return 1
+    where = given.dir.absolute()
+    prepare(where)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    display = Display()
     try:
-        began = time.monotonic()
-        agree = run(where, arguments.events)
-        verdict = "all counts agree" if agree else "THE COUNTS DO NOT AGREE"
-        print(f"{verdict}, after {time.monotonic() - began:.1f} s")
-        return 0 if agree else 1
+        table = flights.read()[: given.flights]
+        display.say(f"{table.num_rows:,} flights are read from the file")
+        demo = Demo(where, table, display)
+        demo.run()
+        agree = demo.report()
     except KeyboardInterrupt:
         print("\nstopped")
         return 130
     finally:
-        if arguments.dir is None:
-            shutil.rmtree(where, ignore_errors=True)
-        else:
-            print(f"the log is in {where / 'log'}")
+        for name in ("scratch", "delays.checkpoint"):
+            shutil.rmtree(where / name, ignore_errors=True)
+        for name in ("notes", "flights.arrow"):
+            (where / name).unlink(missing_ok=True)
+    display.say("all counts agree" if agree else "THE COUNTS DO NOT AGREE")
+    return 0 if agree else 1
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(main())

@@ -7,6 +7,7 @@ is not here: that is the compiled core's.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -19,6 +20,8 @@ from penstock.errors import Busy, PenstockError, Usage, WrongType, from_os
 
 _PUNCH_HOLE = 0x02
 _KEEP_SIZE = 0x01
+_EXCHANGE = 0x02
+_AT_FDCWD = -100
 
 
 class _doing:
@@ -297,3 +300,68 @@ def same_file(fd: int, path: str) -> bool:
         return False
     here = os.fstat(fd)
     return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
+
+
+def link(path: str, other: str) -> None:
+    """Give a file a second name."""
+    with _doing("linking to", other):
+        os.link(path, other)
+
+
+def exchange(path: str, other: str) -> None:
+    """Have two names change places, at once: at no moment is one of them missing."""
+    with _doing("exchanging with", other):
+        libc = ctypes.CDLL(None, use_errno=True)
+        names = os.fsencode(path), os.fsencode(other)
+        if not hasattr(libc, "renameat2"):
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+        if libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _EXCHANGE) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+
+
+def replace_text(path: str, text: str) -> None:
+    """Have a small file say ``text``, on the device: it says the old or the new, never a mix."""
+    with _doing("writing", path):
+        partial = f"{path}.tmp"
+        with open(partial, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(partial, path)
+    sync_name(os.path.dirname(path))
+
+
+def read_text(path: str) -> str | None:
+    """What a small file says; None if there is none."""
+    with _doing("reading", path):
+        try:
+            with open(path, encoding="utf-8") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+
+
+def sync_name(path: str) -> None:
+    """Have a file's data, or a directory's entries, on the device."""
+    with _doing("syncing", path):
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def make_dirs(path: str) -> bool:
+    """Create a directory and its parents as the umask has them; False if it was there."""
+    with _doing("creating", path):
+        if os.path.isdir(path):
+            return False
+        os.makedirs(path, exist_ok=True)
+        return True
+
+
+def open_lock(path: str) -> int:
+    """Open a file that exists only to be locked, creating it if need be."""
+    with _doing("opening", path):
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)

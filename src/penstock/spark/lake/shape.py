@@ -1,0 +1,224 @@
+"""How events become rows of a lake: which columns, from where, and what is a bad record.
+
+All of it is column expressions; nothing here reads or writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from penstock.errors import Usage, WrongType
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
+
+EVENT_COLUMNS = (
+    *("key", "value", "topic", "partition", "offset"),
+    *("timestamp", "timestampType", "headers", "log"),
+)
+KEPT = ("log", "offset", "timestamp", "topic", "key")
+TIMES = ("date", "year", "month", "day", "hour")
+REASON = "__reason"
+_PARSED = "__parsed"
+_MALFORMED = "__malformed"
+_DAY_MICROS = 86_400_000_000
+_HOUR_MICROS = 3_600_000_000
+
+
+class Shape:
+    """The columns of a lake.
+
+    Parameters
+    ----------
+    schema : str, StructType or None
+        Fields of the JSON object in each value. Without one, values are kept as they are.
+    keep : sequence or mapping
+        Which columns of the event are kept; a mapping says under which names. ``log`` and
+        ``offset`` must be among them.
+    partition_by : sequence of str
+        Columns whose values name the directories: columns of the lake, or ``date``, ``year``,
+        ``month``, ``day`` and ``hour`` of the event's timestamp in UTC.
+    """
+
+    def __init__(
+        self,
+        schema: str | StructType | None,
+        keep: Sequence[str] | Mapping[str, str] | None,
+        partition_by: Sequence[str],
+    ) -> None:
+        if isinstance(partition_by, str) or isinstance(keep, str):
+            raise WrongType("partition_by and keep are lists of names, not one text")
+        self.schema = _struct(schema)
+        if keep is None:
+            keep = KEPT if self.schema is not None else (*KEPT, "value")
+        self.keep = dict(keep) if isinstance(keep, Mapping) else {name: name for name in keep}
+        self.partition_by = tuple(partition_by)
+        self._check_kept()
+        self._check_names()
+
+    def _check_kept(self) -> None:
+        for name in self.keep:
+            if name not in EVENT_COLUMNS:
+                there = ", ".join(EVENT_COLUMNS)
+                raise Usage(f"keep: an event has no column {name!r}; it has {there}")
+        for name in ("log", "offset"):
+            if name not in self.keep:
+                raise Usage(f"keep: {name!r} must be among them, or rows cannot be traced back")
+
+    def _check_names(self) -> None:
+        names = [*self.keep.values(), *(self.schema.names if self.schema is not None else ())]
+        twice = _first_twice(names)
+        if twice is not None:
+            raise Usage(
+                f"two columns of the lake would be called {twice!r}: give the event's own another "
+                f"name, such as keep={{'log': 'log', 'offset': 'offset', {twice!r}: '_{twice}'}}"
+            )
+        for name in names:
+            if name in (REASON, _PARSED, _MALFORMED):
+                raise Usage(f"a column cannot be called {name!r}: the lake uses that name itself")
+        twice = _first_twice(self.partition_by)
+        if twice is not None:
+            raise Usage(f"partition_by names {twice!r} twice")
+        for name in self.partition_by:
+            if name[:1] in ("", "_", "."):
+                raise Usage(
+                    f"partition_by: {name!r} would name directories that Spark and pyarrow do not "
+                    "read; they must not begin with '_' or '.'"
+                )
+            if name not in names and name not in TIMES:
+                raise Usage(
+                    f"partition_by: the lake has no column {name!r}; it has {', '.join(names)}, "
+                    f"and of the event's time {', '.join(TIMES)}"
+                )
+        if len(self.partition_by) >= len(names) and not set(names) - set(self.partition_by):
+            raise Usage("partition_by names all columns: nothing would be left in the files")
+        self._names = names
+
+    @property
+    def event_columns(self) -> list[str]:
+        """The event's columns that are needed of the source."""
+        wanted = {*self.keep, *(("value", "timestamp") if self.schema is not None else ())}
+        if any(name not in self._names for name in self.partition_by):
+            wanted.add("timestamp")
+        return [name for name in EVENT_COLUMNS if name in wanted]
+
+    def parsed(self, events: DataFrame) -> DataFrame:
+        """The events, with what was found in their values and why it is bad, if it is."""
+        from pyspark.sql import functions as F
+
+        if self.schema is None:
+            return events.withColumn(REASON, F.lit(None).cast("string"))
+        from pyspark.sql.types import StringType, StructType
+
+        # The value is parsed as a field of an object, because what follows a value is ignored, but
+        # what follows a field must be the end of the object.
+        text = F.col("value").cast("string")
+        found = F.from_json(
+            F.concat(F.lit('{"v":'), text, F.lit("}")),
+            StructType().add("v", self.schema).add(_MALFORMED, StringType()),
+            {
+                "mode": "PERMISSIVE",
+                "columnNameOfCorruptRecord": _MALFORMED,
+                "allowSingleQuotes": "false",
+            },
+        )
+        value, malformed = F.col(f"{_PARSED}.v"), F.col(f"{_PARSED}.{_MALFORMED}")
+        reason = (
+            F.when(F.col("value").isNull(), "there is no value")
+            .when(~F.is_valid_utf8(text), "not UTF-8")
+            .when(value.isNull() & ~F.ltrim(text).startswith("{"), "not a JSON object")
+            .when(value.isNull(), "not JSON")
+            .when(malformed.isNotNull(), "a field does not fit the schema")
+        )
+        return events.withColumn(_PARSED, found).withColumn(REASON, reason)
+
+    def good(self, parsed: DataFrame) -> DataFrame:
+        """The rows of the lake."""
+        from pyspark.sql import functions as F
+
+        columns = [F.col(event).alias(name) for event, name in self.keep.items()]
+        if self.schema is not None:
+            columns += [
+                F.col(_PARSED)["v"].getField(name).alias(name) for name in self.schema.names
+            ]
+        for name in self.partition_by:
+            if name not in self._names:
+                columns.append(_of_time(name).alias(name))
+        return parsed.filter(F.col(REASON).isNull()).select(*columns)
+
+    def bad(self, parsed: DataFrame) -> DataFrame:
+        """The records that are not rows, with all that is known of them."""
+        from pyspark.sql import functions as F
+
+        return parsed.filter(F.col(REASON).isNotNull()).select(
+            "log", "offset", "timestamp", "value", F.col(REASON).alias("reason")
+        )
+
+    @property
+    def order(self) -> tuple[str, str]:
+        """The columns that tell where a row is from."""
+        return self.keep["log"], self.keep["offset"]
+
+
+def spread(rows: DataFrame, by: Sequence[str], order: Sequence[str]) -> DataFrame:
+    """All rows of one directory in one task, in the order given."""
+    # As many tasks as there are cores: the session's default of 200 is for larger batches.
+    tasks = rows.sparkSession.sparkContext.defaultParallelism if by else 1
+    quoted = [f"`{name.replace('`', '``')}`" for name in (*by, *order)]
+    together = rows.repartition(max(1, tasks), *quoted[: len(by)])
+    return together.sortWithinPartitions(*quoted)
+
+
+def _of_time(name: str) -> Column:
+    # Computed from the number of microseconds, so that the session's time zone has no part in it.
+    from pyspark.sql import functions as F
+
+    if name == "hour":
+        return F.pmod(_floor_div(_HOUR_MICROS), F.lit(24)).cast("int")
+    day = F.date_from_unix_date(_floor_div(_DAY_MICROS).cast("int"))
+    if name == "date":
+        return day
+    return {"year": F.year, "month": F.month, "day": F.dayofmonth}[name](day)
+
+
+def _floor_div(micros: int) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.expr(f"(unix_micros(timestamp) - pmod(unix_micros(timestamp), {micros})) div {micros}")
+
+
+def _struct(schema: str | StructType | None) -> StructType | None:
+    if schema is None:
+        return None
+    from pyspark.sql.types import StructType
+
+    if isinstance(schema, StructType):
+        found = schema
+    elif isinstance(schema, str):
+        try:
+            parsed = StructType.fromDDL(schema)
+        except Exception as error:
+            first = (str(error).strip() or "?").splitlines()[0]
+            raise Usage(
+                f"schema: {schema!r} is not like 'name string, total double': {first}"
+            ) from None
+        if not isinstance(parsed, StructType):
+            raise Usage(f"schema: {schema!r} is one type, not fields like 'name string'")
+        found = parsed
+    else:
+        raise WrongType(f"schema is DDL text or a StructType, not {type(schema).__name__}")
+    if not found.names:
+        raise Usage("schema: it has no fields; leave it out to keep values as they are")
+    return found
+
+
+def _first_twice(names: Iterable[str]) -> str | None:
+    """A name that is there twice, as Spark sees it: upper and lower case are one."""
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
+            return name
+        seen.add(name.lower())
+    return None
