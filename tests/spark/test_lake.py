@@ -468,6 +468,7 @@ def test_command_line(
     assert len(rows(target)) == 4000
     assert read(target).schema.names == ["log", "offset", "at", "total", "date", "user"]
     assert command.main(["--compact", str(target)]) == 0
+    assert "nothing to compact" in capsys.readouterr().out
     assert command.main([str(logs[0]), str(target), "--partition-by", "hour"]) == 2
     assert "partitioned by" in capsys.readouterr().err
     for wrong in ([str(target)], [*words, "--every", "1 second"], []):

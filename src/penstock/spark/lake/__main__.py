@@ -165,7 +165,8 @@ def main(arguments: list[str] | None = None) -> int:
         if given.compact:
             done = lake.compact(target, rows_per_file=given.rows_per_file, bad=given.bad)
             if not given.quiet:
-                print(f"compacted {done.files_before} files into {done.files_after}")
+                merged = f"compacted {done.files_before} files into {done.files_after}"
+                print(merged if done.directories else "there was nothing to compact")
     except PenstockError as error:
         print(f"{made.prog}: {error}", file=sys.stderr)
         return error.exit_code
