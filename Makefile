@@ -76,7 +76,7 @@ fuzz: build/.fuzz  ## change logs at random, led by coverage, for FUZZ_SECONDS (
 
 storm: .venv/.core fuzz  ## the long version of the crash, process and property tests, and fuzzing
 	@PENSTOCK_STORM=1 $(PYTEST) \
-	    $(wildcard tests/crash tests/process tests/property tests/unit/test_faults.py)
+	    $(wildcard tests/crash tests/process tests/property tests/spark tests/unit/test_faults.py)
 
 wheel: .venv/.core  ## build dist/*.whl and prove that it works without a compiler
 	@echo "building the wheel…"

@@ -16,6 +16,7 @@ from pyspark.errors import StreamingQueryException
 
 import penstock
 from penstock.spark import lag
+from tests.support.fixtures import STORM
 from tests.support.spark import holders
 from tests.support.wait import wait_for
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 ROOT = Path(__file__).parents[2]
-STORM = bool(os.environ.get("PENSTOCK_STORM"))
 
 
 def fill(path: Path, count: int) -> Path:
