@@ -263,7 +263,8 @@ class _Private:
         """
         if self._begun is None or self._begun.done():
             self._wait_begun()
-            self._begun = self._pool.submit(_sync_files, self._path)
+            with suppress(RuntimeError):  # no thread to be had: then all of it is left for the end
+                self._begun = self._pool.submit(_sync_files, self._path)
 
     def _wait_begun(self) -> None:
         if self._begun is not None:

@@ -40,6 +40,10 @@ BAD = {
     b"{oops": "not JSON",
     b'{"user": "u"} and more': "not JSON",
     b'{"user": "u"}{"user": "v"}': "not JSON",
+    b'{"user": "u"}}': "not JSON",
+    b'{"user": "u"}, "w": {}': "not JSON",
+    b'{"user": "u"}, {}': "not JSON",
+    b'{"user": "u"}], [1': "not JSON",
     b"": "not a JSON object",
     b"null": "not a JSON object",
     b'["user"]': "not a JSON object",
@@ -59,7 +63,7 @@ def fill(path: Path, events: int, *, bad_every: int = 0) -> None:
             value: bytes | None = json.dumps({"user": f"u{n % 7}", "total": n / 2}).encode()
             if bad_every and n % bad_every == 0:
                 value = values[n // bad_every % len(values)]
-            key = b"k%d" % n if n % 3 else None
+            key = b"k%d" % n if n % 3 or value is None else None
             when = FIRST_NS + n * MINUTE_NS
             entries.append(penstock.Entry(value, key=key, topic=f"t{n % 2}", time=when))
         for at in range(0, events, 100):

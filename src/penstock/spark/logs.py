@@ -71,9 +71,9 @@ def partition_of(log: str) -> int:
     return int(name) if name.isascii() and name.isdigit() and int(name) < 1 << 31 else 0
 
 
-def open_log(path: str, *, any_file_system: bool = False) -> penstock.Log:
-    """The log, for reading."""
-    return penstock.open(path, mode="r", any_file_system=any_file_system)
+def open_log(path: str) -> penstock.Log:
+    """The log, for reading: on a network file system as it is, without those who write there."""
+    return penstock.open(path, mode="r")
 
 
 def by_log(name: str, given: Mapping[str, object], logs: Iterable[str]) -> dict[str, object]:

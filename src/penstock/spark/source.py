@@ -42,7 +42,6 @@ _COMMON = (
     "failOnDataLoss",
     "durableOnly",
     "skipCorrupt",
-    "anyFileSystem",
     "codec",
     "mode",
     "columnNameOfCorruptRecord",
@@ -92,7 +91,6 @@ def care_of(options: Options) -> Care:
     return Care(
         fail_on_loss=options.flag("failOnDataLoss", True),
         skip_corrupt=options.flag("skipCorrupt", False),
-        any_file_system=options.flag("anyFileSystem", False),
     )
 
 
@@ -159,7 +157,7 @@ def _sample(options: Options, given: Mapping[str, str]) -> list[penstock.Event]:
     damaged: Any = "skip" if care.skip_corrupt else "raise"
     found: list[penstock.Event] = []
     for path in paths:
-        with open_log(path, any_file_system=care.any_file_system) as log:
+        with open_log(path) as log:
             head = -(-each // 2)
             found += itertools.islice(log.read(damaged=damaged), head)
             rest = log.read(start=log.first_seq + head, reverse=True, damaged=damaged)
@@ -220,12 +218,7 @@ class TableReader(DataSourceReader):
         asked = self._request
         picks = self._picks()
         with ExitStack() as stack:
-            logs = {
-                path: stack.enter_context(
-                    open_log(path, any_file_system=asked.care.any_file_system)
-                )
-                for path in find_logs(asked.paths)
-            }
+            logs = {path: stack.enter_context(open_log(path)) for path in find_logs(asked.paths)}
             ends = {
                 path: (log.durable_seq if asked.durable_only else log.last_seq) + 1
                 for path, log in logs.items()

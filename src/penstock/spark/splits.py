@@ -75,7 +75,6 @@ class Care:
 
     fail_on_loss: bool = True
     skip_corrupt: bool = False
-    any_file_system: bool = False
 
 
 class Split(InputPartition):
@@ -181,7 +180,7 @@ def read_split(split: Split, rows: Rows, picks: Picks, care: Care) -> Iterator[p
         return
     single = next(iter(topics.names)) if topics.names and len(topics.names) == 1 else None
     many = single is None and (topics.names is not None or topics.pattern is not None)
-    with open_log(split.log, any_file_system=care.any_file_system) as log:
+    with open_log(split.log) as log:
         start, stop = check_there(split.log, log, split.start, split.stop, fail=care.fail_on_loss)
         while start < stop:
             scan = log.scan(

@@ -87,7 +87,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._remade.add(path)
             log = None
         if log is None and place is not None:
-            log = open_log(path, any_file_system=self._request.care.any_file_system)
+            log = open_log(path)
             self._logs[path] = log
             self._places[path] = place
         return log

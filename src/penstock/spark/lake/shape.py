@@ -112,8 +112,9 @@ class Shape:
             return events.withColumn(REASON, F.lit(None).cast("string"))
         from pyspark.sql.types import StringType, StructType
 
-        # The value is parsed as a field of an object, because what follows a value is ignored, but
-        # what follows a field must be the end of the object.
+        # Spark ignores what follows a value. What follows a field must be the end of the object or
+        # another field, what follows an element the end of the array or another element; a value
+        # that is alone in both is alone.
         text = F.col("value").cast("string")
         found = F.from_json(
             F.concat(F.lit('{"v":'), text, F.lit("}")),
@@ -124,12 +125,13 @@ class Shape:
                 "allowSingleQuotes": "false",
             },
         )
+        alone = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
         value, malformed = F.col(f"{_PARSED}.v"), F.col(f"{_PARSED}.{_MALFORMED}")
         reason = (
             F.when(F.col("value").isNull(), "there is no value")
             .when(~F.is_valid_utf8(text), "not UTF-8")
             .when(value.isNull() & ~F.ltrim(text).startswith("{"), "not a JSON object")
-            .when(value.isNull(), "not JSON")
+            .when(value.isNull() | ~F.coalesce(alone, F.lit(False)), "not JSON")
             .when(malformed.isNotNull(), "a field does not fit the schema")
         )
         return events.withColumn(_PARSED, found).withColumn(REASON, reason)
