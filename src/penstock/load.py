@@ -16,7 +16,6 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 
 BATCH_BYTES_MAX = 4 << 20
 BATCH_EVENTS_MAX = 20_000
-SYNC_BATCHES = 4  # of a load; so often the device is told to begin with what is written
 
 Parts: TypeAlias = dict[str, Any]
 Batch: TypeAlias = "list[Any] | Given"
@@ -104,10 +102,8 @@ def load_into(
             return _acknowledge(log, seqs, durable, timeout)
     private = _Private(log, settings, first[0], parts)
     try:
-        for taken, batch in enumerate(itertools.chain((first[1:], second), batches), 1):
+        for batch in itertools.chain((first[1:], second), batches):
             private.extend(batch, parts)
-            if taken % SYNC_BATCHES == 0:
-                private.sync_soon()
             if progress is not None:
                 progress(private.count)
         private.finish()
@@ -192,8 +188,6 @@ class _Private:
         self._path = os.path.join(log.path, f"{LOAD}{self._attached.token}-{next(_attempts)}.tmp")
         self._files: list[str] = []
         self._headers: list[Header] = []
-        self._pool = ThreadPoolExecutor(1, "penstock-load")
-        self._begun: Future[list[str]] | None = None
         self.count = 1
         entry = first if isinstance(first, Entry) else Entry(first)
         own = entry._asdict()
@@ -255,28 +249,19 @@ class _Private:
             self.extend(batch[: len(batch) // 2], parts)
             self.extend(batch[len(batch) // 2 :], parts)
 
-    def sync_soon(self) -> None:
-        """Have the device begin with what is there, so that less is left for the end.
-
-        This is no sync of the private log, which would leave a checkpoint: if the segments get
-        their names and nothing leads to them, nothing must vouch for what they hold.
-        """
-        if self._begun is None or self._begun.done():
-            self._wait_begun()
-            with suppress(RuntimeError):  # no thread to be had: then all of it is left for the end
-                self._begun = self._pool.submit(_sync_files, self._path)
-
-    def _wait_begun(self) -> None:
-        if self._begun is not None:
-            self._begun.result()  # a failed sync is final, and told only once
-
     def finish(self) -> None:
         """Have all of it on the device, and every segment ended by a roll frame."""
         self._into.steward.roll()
         self._into.close()
-        self._wait_begun()
-        files.unlink(_segments(self._path)[-1])  # the empty one behind the last roll
-        self._files = _sync_files(self._path)
+        names = sorted(n for n in files.list_dir(self._path) if segment.is_name(n))
+        files.unlink(os.path.join(self._path, names.pop()))  # the empty one behind the last roll
+        self._files = [os.path.join(self._path, n) for n in names]
+        for path in self._files:
+            fd = files.open_file(path, write=True)
+            try:
+                files.sync_data(fd, path)
+            finally:
+                files.close(fd)
 
     def publish(self, expect: int | None, who: bytes, n: int, timeout: float | None) -> range:
         """Make it part of the log."""
@@ -385,24 +370,6 @@ class _Private:
 
     def remove(self) -> None:
         """Delete what did not become part of the log; if that fails, the next first open does."""
-        self._pool.shutdown()
         self._into._release()
         with suppress(PenstockError):
             files.remove_tree(self._path)
-
-
-def _segments(directory: str) -> list[str]:
-    names = sorted(n for n in files.list_dir(directory) if segment.is_name(n))
-    return [os.path.join(directory, n) for n in names]
-
-
-def _sync_files(directory: str) -> list[str]:
-    """Have all segments of a directory on the device; returns their paths."""
-    paths = _segments(directory)
-    for path in paths:
-        fd = files.open_file(path, write=True)
-        try:
-            files.sync_data(fd, path)
-        finally:
-            files.close(fd)
-    return paths

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.spark import why_no_spark
+from tests.support.spark import QUICK_JAVA, why_no_spark
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "penstock"
@@ -28,7 +28,12 @@ def test_snippets_run(page: Path, tmp_path: Path) -> None:
     code = "\n".join(snippets(page))
     if "pyspark" in code and (why := why_no_spark()):
         pytest.skip(why)
-    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    environment = {
+        **os.environ,
+        "JAVA_TOOL_OPTIONS": QUICK_JAVA,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+    }
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,

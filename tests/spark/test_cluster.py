@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from tests.support.spark import QUICK_JAVA
 from tests.support.wait import wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -81,6 +82,7 @@ def environment(scratch: Path) -> dict[str, str]:
 
     return {
         **os.environ,
+        "JAVA_TOOL_OPTIONS": QUICK_JAVA,
         "SPARK_HOME": os.path.dirname(pyspark.__file__),
         "SPARK_LOCAL_IP": LOOPBACK,
         "SPARK_DAEMON_MEMORY": "512m",

@@ -171,7 +171,7 @@ def _there_or_over(file: Path, process: subprocess.Popen[bytes]) -> bool:
 def test_the_driver_is_killed(spark: SparkSession, tmp_path: Path) -> None:
     """A driver killed in the middle of batches goes on from its checkpoint, each event once."""
     path = fill(tmp_path / "log", 4000)
-    for kills in range(10 if STORM else 2):
+    for kills in range(10 if STORM else 1):
         driver = subprocess.Popen(
             [sys.executable, "-c", DRIVER, str(path), str(tmp_path), str(tmp_path / "scratch")],
             cwd=ROOT,

@@ -13,8 +13,6 @@ import pytest
 
 import penstock
 from penstock import Entry, errors, files, recovery
-from penstock import layout as L
-from tests.support.wait import wait_for
 from tests.unit import oracle
 
 
@@ -105,52 +103,6 @@ def test_others_append_meanwhile(path: Path) -> None:
         assert other.append(b"", producer=("o", 1)) == 1
         assert log.settings.segment_size == 128 << 10
     assert whole(path) == [b"other", b"another", *many(600)]
-
-
-@pytest.mark.parametrize("moved", [True, False])
-def test_the_device_begins_early(path: Path, moved: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Segments of a load are synced while it is written, and no checkpoint vouches for them."""
-    synced: list[str] = []
-    sync = files.sync_data
-
-    def noted(fd: int, name: str) -> None:
-        sync(fd, name)
-        synced.append(name)
-
-    monkeypatch.setattr(files, "sync_data", noted)
-    with penstock.open(path, segment_size="64KiB") as log, penstock.open(path) as other:
-
-        def values() -> Iterator[bytes]:
-            for i, value in enumerate(many(3000)):
-                if i == 2000:
-                    wait_for(lambda: any("load." in name for name in synced), "a sync")
-                    if moved:
-                        other.append(b"other")
-                yield value
-
-        log.load(values())
-        assert penstock.verify(path).ok
-    for file in sorted(path.glob("*.seg"))[1:-1]:
-        assert not any(file.read_bytes()[L.SLOT_B_OFFSET :][: L.SLOT_BYTES])
-
-
-def test_a_failed_early_sync_is_final(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The device says only once that it lost something; the load fails whoever was told."""
-    sync = files.sync_data
-    failed: list[str] = []
-
-    def once(fd: int, name: str) -> None:
-        if "load." in name and not failed:
-            failed.append(name)
-            raise errors.Io("the device is gone")
-        sync(fd, name)
-
-    with penstock.open(path, segment_size="64KiB") as log:
-        monkeypatch.setattr(files, "sync_data", once)
-        with pytest.raises(errors.Io, match="the device is gone"):
-            log.load(many(3000))
-        assert failed
-        assert log.last_seq == 0
 
 
 def test_a_repeat_is_a_no_op(path: Path) -> None:
