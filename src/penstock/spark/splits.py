@@ -25,7 +25,7 @@ from penstock.spark.rows import Rows
 
 logger = logging.getLogger("penstock")
 
-SPLIT_BYTES = 64 << 20
+SPLIT_BYTES = 128 << 20  # as Spark cuts files; a task costs it some 50 ms
 NS_MAX = (1 << 64) - 1
 
 
