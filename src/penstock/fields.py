@@ -343,3 +343,15 @@ def codecs_of(headers: Any, own: str) -> list[str] | None:
                 name = pair["value"].decode("utf-8", "replace")
         found.append(name)
     return found if any(name != own for name in found) else None
+
+
+def one_array(column: Any) -> Any:
+    """A column that may be in pieces, in one."""
+    pa = pyarrow()
+    if isinstance(column, pa.ChunkedArray):
+        return (
+            column.chunk(0)
+            if column.num_chunks == 1
+            else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
+        )
+    return column

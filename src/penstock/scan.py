@@ -19,7 +19,7 @@ from penstock._core import COLUMNS, BatchStream, Columns, RowReader
 from penstock.codecs import find as find_codec
 from penstock.errors import Usage, WrongType
 from penstock.event import Buffer
-from penstock.fields import PREFIX, Fields, arrow_schema
+from penstock.fields import PREFIX, Fields, arrow_schema, one_array
 from penstock.needs import needed
 from penstock.needs import pyarrow as _pyarrow
 from penstock.reader import bounds, check_seqs, key_bytes, tag_bytes, topic_bytes
@@ -189,7 +189,7 @@ class Scan:
         pa = _pyarrow()
         table, keep = fields.parse(record, self._log.path)
         arrays = [
-            record.column(name) if field is None else _one_chunk(table.column(field))
+            record.column(name) if field is None else one_array(table.column(field))
             for name, field in self._shown
         ]
         decoded = pa.record_batch(arrays, schema=self.schema)
@@ -294,11 +294,6 @@ def _fields_for(log: Log, schema: Any, codec: str | None, malformed: str) -> Fie
             "the same, say codec='json'"
         )
     return Fields(arrow_schema(schema), name, malformed)
-
-
-def _one_chunk(column: Any) -> Any:
-    chunks = column.chunks
-    return chunks[0] if len(chunks) == 1 else _pyarrow().concat_arrays(chunks)
 
 
 def _base_columns(columns: Iterable[str] | None) -> list[str]:

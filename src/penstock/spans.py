@@ -50,22 +50,23 @@ def spans(
         if m is not None:
             if all(log._has_none(m, t, since_ns, until_ns) for t in wanted):
                 continue
-            nbytes = max(0, _end(log, m, behind) - m.offset_near(log, first))
+            nbytes = _nbytes(log, m, first, behind)
         found.append(Span(first, behind, nbytes))
     return found
 
 
 def stop_within(log: Log, start: int, stop: int, nbytes: int) -> int:
     """The seq up to which events from ``start`` take about ``nbytes``; more than none at least."""
-    for span in spans(log, start, stop):
-        if span.nbytes > nbytes:
-            m = _segment(log, span.start)
-            if m is None:
-                return span.stop
-            at = m.seq_near(log, m.offset_near(log, span.start) + nbytes)
-            least = start + 1 if span.start == start else span.start
-            return min(max(at, least), span.stop)
-        nbytes -= span.nbytes
+    for first, behind in _borders(log, start, stop):
+        m = _segment(log, first)
+        if m is None:
+            continue
+        here = _nbytes(log, m, first, behind)
+        if here > nbytes:
+            at = m.seq_near(log, m.offset_near(log, first) + nbytes)
+            least = start + 1 if first == start else first
+            return min(max(at, least), behind)
+        nbytes -= here
     return stop
 
 
@@ -83,6 +84,11 @@ def _segment(log: Log, seq: int) -> SegmentMap | None:
     with suppress(Corrupt):
         return log._store.covering(seq)
     return None
+
+
+def _nbytes(log: Log, m: SegmentMap, first: int, behind: int) -> int:
+    """How much room the events from ``first`` to before ``behind`` of a segment take."""
+    return max(0, _end(log, m, behind) - m.offset_near(log, first))
 
 
 def _end(log: Log, m: SegmentMap, behind: int) -> int:

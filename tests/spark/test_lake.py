@@ -27,6 +27,7 @@ from penstock.spark import lake
 from penstock.spark.lake import __main__ as command
 from penstock.spark.lake.book import Book
 from tests.support.fixtures import STORM
+from tests.support.spark import QUICK_JAVA
 from tests.support.wait import wait_for
 from tests.support.workers import ROOT
 
@@ -283,7 +284,7 @@ def lives(moments: list[str], logs: Path, target: Path) -> Iterator[subprocess.P
         environment["SPARK_LOCAL_DIRS"] = str(scratch)
         environment["PYSPARK_SUBMIT_ARGS"] = (
             "--master local[2] --conf spark.ui.enabled=false --conf spark.driver.host=127.0.0.1 "
-            "--driver-java-options '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC' pyspark-shell"
+            f"--driver-java-options '{QUICK_JAVA}' pyspark-shell"
         )
         process = subprocess.Popen(
             words,

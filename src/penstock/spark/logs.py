@@ -14,15 +14,15 @@ from typing import Literal
 import penstock
 from penstock.errors import NotFound, Usage
 from penstock.segment import is_name
+from penstock.spark.options import Options
 from penstock.spark.paths import local_path
 
 
-def given_paths(options: Mapping[str, str]) -> list[str]:
+def given_paths(options: Options) -> list[str]:
     """The paths and globs that were given to ``load``, absolute."""
-    given = {name.lower(): value for name, value in options.items()}
-    paths = json.loads(given["paths"]) if "paths" in given else []
-    if "path" in given:
-        paths.append(given["path"])
+    paths = json.loads(options.text("paths") or "[]")
+    if path := options.text("path"):
+        paths.append(path)
     if not paths:
         raise Usage('which log? Give its path: .load("data/orders"), or a glob, or a list of them')
     return [local_path(path, "path") for path in paths]

@@ -103,6 +103,7 @@ class Rows:
         self.schema = schema
         self._own = [name if name in own else None for name in schema.fieldNames()]
         self._typed = typed
+        self._arrow = to_arrow_schema(schema, timezone="UTC")
 
     def scanned(self, *, with_topic: bool) -> list[str]:
         """The columns of the scan that are needed."""
@@ -115,7 +116,6 @@ class Rows:
 
     def record(self, batch: pa.RecordBatch, log: str, partition: int) -> pa.RecordBatch:
         """A batch of the scan as a batch of rows."""
-        schema = to_arrow_schema(self.schema, timezone="UTC")
         constants: Mapping[str, object] = {"partition": partition, "log": log}
         fields: list[pa.Array] = []
         keep = None
@@ -125,7 +125,7 @@ class Rows:
             )
         rest = iter(fields)
         arrays = []
-        for name, field in zip(self._own, schema, strict=True):
+        for name, field in zip(self._own, self._arrow, strict=True):
             if name is None:
                 array = next(rest)
             elif name in constants:
@@ -140,5 +140,5 @@ class Rows:
             else:
                 array = batch.column(_SCANNED[name][0])
             arrays.append(array if array.type == field.type else array.cast(field.type))
-        record = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        record = pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
         return record if keep is None else record.filter(keep)

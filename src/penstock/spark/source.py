@@ -20,12 +20,12 @@ from pyspark.sql.types import StructType
 import penstock
 from penstock import layout as L
 from penstock.errors import Usage
-from penstock.spark.filters import Pushed, take_filters
+from penstock.spark.filters import Limits, Pushed, take_filters
 from penstock.spark.logs import find_logs, given_paths, open_log
 from penstock.spark.offsets import ENDING, STARTING, check_there, ending_edge, starting_edge
 from penstock.spark.options import Options
 from penstock.spark.rows import Rows, check_struct, column_names, struct_of
-from penstock.spark.splits import Care, Picks, Split, Topics, cut, read_split
+from penstock.spark.splits import Care, Picks, Range, Split, Topics, cut, read_split
 from penstock.spark.typed import CORRUPT_COLUMN, MODES, Typed, infer
 
 _COMMON = (
@@ -72,11 +72,21 @@ class Request:
     min_partitions: int | None
     max_records: int | None
 
+    def end_of(self, log: penstock.Log) -> int:
+        """The seq behind the last event of a log that counts."""
+        return (log.durable_seq if self.durable_only else log.last_seq) + 1
 
-def request(options: Options, given: Mapping[str, str], schema: StructType) -> Request:
+    def splits(self, ranges: list[Range], picks: Picks) -> list[InputPartition]:
+        """Ranges of logs, cut into splits."""
+        return list(
+            cut(ranges, picks, min_partitions=self.min_partitions, max_records=self.max_records)
+        )
+
+
+def request(options: Options, schema: StructType) -> Request:
     """Check what the user said, and put it together."""
     return Request(
-        paths=given_paths(given),
+        paths=given_paths(options),
         rows=_rows(options, schema),
         picks=Picks(_topics(options)),
         care=care_of(options),
@@ -102,12 +112,12 @@ def schema(given: Mapping[str, str]) -> StructType:
     names = _own_names(options)
     if codec is None:
         return struct_of(names)
-    sample = _sample(options, given)
+    sample = _sample(options)
     inferred = infer(
         [event.value for event in sample],
         codec,
         names=[_codec_of(event, codec) for event in sample],
-        path=", ".join(given_paths(given)),
+        path=", ".join(given_paths(options)),
         **_typing(options),
     )
     own = struct_of(names)
@@ -149,10 +159,10 @@ def _rows(options: Options, schema: StructType) -> Rows:
     return Rows(schema, own, Typed(fields, codec=codec, **_typing(options)))
 
 
-def _sample(options: Options, given: Mapping[str, str]) -> list[penstock.Event]:
+def _sample(options: Options) -> list[penstock.Event]:
     """Events from the beginnings and the ends of the logs."""
     care = care_of(options)
-    paths = find_logs(given_paths(given))
+    paths = find_logs(given_paths(options))
     each = max(1, (options.whole("sampleRows") or SAMPLE_ROWS) // len(paths))
     damaged: Any = "skip" if care.skip_corrupt else "raise"
     found: list[penstock.Event] = []
@@ -204,10 +214,10 @@ class TableReader(DataSourceReader):
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         options = read_options(given, stream=False)
-        self._request = request(options, given, schema)
+        self._request = request(options, schema)
         self._start = starting_edge(options, stream=False)
         self._end = ending_edge(options)
-        self._limits = take_filters([])[0]
+        self._limits = Limits()
 
     def _push_filters(self, filters: list[Any]) -> list[Any]:
         self._limits, left = take_filters(filters)
@@ -216,13 +226,9 @@ class TableReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Fix what is read, and cut it into splits."""
         asked = self._request
-        picks = self._picks()
         with ExitStack() as stack:
             logs = {path: stack.enter_context(open_log(path)) for path in find_logs(asked.paths)}
-            ends = {
-                path: (log.durable_seq if asked.durable_only else log.last_seq) + 1
-                for path, log in logs.items()
-            }
+            ends = {path: asked.end_of(log) for path, log in logs.items()}
             starts = self._start.of(logs.items(), ends)
             stops = self._end.of(logs.items(), ends)
             ranges = []
@@ -234,14 +240,7 @@ class TableReader(DataSourceReader):
                 start, stop = self._limits.clip(path, start, stop)
                 if start < stop:
                     ranges.append((path, log, start, stop))
-            return list(
-                cut(
-                    ranges,
-                    picks,
-                    min_partitions=asked.min_partitions,
-                    max_records=asked.max_records,
-                )
-            )
+            return asked.splits(ranges, self._picks())
 
     def _picks(self) -> Picks:
         return self._limits.narrow(self._request.picks)

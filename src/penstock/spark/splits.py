@@ -61,7 +61,6 @@ class Picks:
     topics: Topics = field(default_factory=Topics)
     since_ns: int = 0
     until_ns: int = NS_MAX  # exclusive
-    key: bytes | None = None
 
     @property
     def nothing(self) -> bool:
@@ -77,6 +76,9 @@ class Care:
     skip_corrupt: bool = False
 
 
+Range = tuple[str, penstock.Log, int, int]  # path, log, first seq, and the one behind the last
+
+
 class Split(InputPartition):
     """A range of seqs of one log."""
 
@@ -90,7 +92,7 @@ class Split(InputPartition):
 
 
 def cut(
-    ranges: list[tuple[str, penstock.Log, int, int]],
+    ranges: list[Range],
     picks: Picks,
     *,
     min_partitions: int | None = None,
@@ -189,7 +191,6 @@ def read_split(split: Split, rows: Rows, picks: Picks, care: Care) -> Iterator[p
                 since=picks.since_ns or None,
                 until=None if picks.until_ns == NS_MAX else picks.until_ns,
                 topic=single,
-                key=picks.key,
                 columns=rows.scanned(with_topic=many),
                 damaged="skip" if care.skip_corrupt else "raise",
                 time_unit="us",

@@ -30,7 +30,7 @@ from penstock.spans import spans, stop_within
 from penstock.spark.logs import find_logs, is_log, open_log
 from penstock.spark.offsets import NOT_FAILING, check_there, starting_edge
 from penstock.spark.source import read_options, request
-from penstock.spark.splits import Split, cut, read_split
+from penstock.spark.splits import Split, read_split
 
 logger = logging.getLogger("penstock")
 
@@ -44,7 +44,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         options = read_options(given, stream=True)
-        self._request = request(options, given, schema)
+        self._request = request(options, schema)
         self._start = starting_edge(options, stream=True)
         self._rows_max = options.whole("maxOffsetsPerTrigger")
         self._bytes_max = options.nbytes("maxBytesPerTrigger")
@@ -94,11 +94,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ends(self) -> Offset:
         """The seq behind the last event of each log."""
-        durable = self._request.durable_only
-        return {
-            path: (log.durable_seq if durable else log.last_seq) + 1
-            for path, log in self._look().items()
-        }
+        return {path: self._request.end_of(log) for path, log in self._look().items()}
 
     def initialOffset(self) -> Offset:
         """Where a query without checkpoint starts."""
@@ -201,14 +197,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if begin < stop:
                 there = check_there(path, log, begin, stop, fail=asked.care.fail_on_loss)
                 ranges.append((path, log, *there))
-        return list(
-            cut(
-                ranges,
-                asked.picks,
-                min_partitions=asked.min_partitions,
-                max_records=asked.max_records,
-            )
-        )
+        return asked.splits(ranges, asked.picks)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one split."""

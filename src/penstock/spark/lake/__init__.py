@@ -46,10 +46,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.spark.lake.compaction import Compaction, compact
+from penstock.spark.lake.compaction import ROWS_PER_FILE, Compaction, compact
 from penstock.spark.lake.stream import (
     ROWS_PER_BATCH,
-    ROWS_PER_FILE,
     Batch,
     Paths,
     Progress,

@@ -16,13 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError
 from penstock.spark import lake
-from penstock.spark.lake.stream import (
-    ROWS_PER_BATCH,
-    ROWS_PER_FILE,
-    Settings,
-    await_end,
-    begin,
-)
+from penstock.spark.lake.compaction import ROWS_PER_FILE
+from penstock.spark.lake.stream import ROWS_PER_BATCH, Settings, await_end, begin
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

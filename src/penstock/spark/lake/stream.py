@@ -27,6 +27,7 @@ from penstock.spark.lake.book import (
     as_record,
     parquet_files,
 )
+from penstock.spark.lake.compaction import ROWS_PER_FILE
 from penstock.spark.lake.shape import REASON, Shape, spread
 from penstock.spark.logs import find_logs
 from penstock.spark.paths import local_path
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.lake")
 
 ROWS_PER_BATCH = 1_000_000
-ROWS_PER_FILE = 1_000_000
 EARLIEST = -2
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]

@@ -19,10 +19,10 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from penstock.errors import BadData, Usage
-from penstock.fields import parse_json
+from penstock.fields import one_array, parse_json
 from penstock.spark.typed import moments
 from penstock.spark.typed.rows import Row, RowReader, converter
-from penstock.spark.typed.texts import CORRUPT_COLUMN, Texts, check_mode, one_array
+from penstock.spark.typed.texts import CORRUPT_COLUMN, Texts, check_mode
 from penstock.spark.typed.tokens import DEPTH_MAX, NAME_CHARS_MAX, NUMBER_DIGITS_MAX
 
 _DAY = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock import codecs
 from penstock.errors import BadData, Usage
-from penstock.fields import codecs_of
+from penstock.fields import codecs_of, one_array
 
 MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
 CORRUPT_COLUMN = "_corrupt_record"
@@ -95,14 +95,3 @@ def _has_words(value: Any) -> bool:
     if isinstance(value, dict):
         return any(map(_has_words, value.values()))
     return isinstance(value, list) and any(map(_has_words, value))
-
-
-def one_array(column: Any) -> Any:
-    """A column that may be in pieces, in one."""
-    if isinstance(column, pa.ChunkedArray):
-        return (
-            column.chunk(0)
-            if column.num_chunks == 1
-            else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
-        )
-    return column
