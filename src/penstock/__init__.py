@@ -38,14 +38,14 @@ from penstock.errors import (
     WrongType,
 )
 from penstock.event import Entry, Event
-from penstock.log import Log, create, open
+from penstock.log import Log
+from penstock.opening import create, open, repair, verify
 from penstock.reader import Reader
-from penstock.repair import Plan, repair
+from penstock.repair import Plan
 from penstock.report import Problem, Report
 from penstock.scan import Scan
 from penstock.settings import Settings
 from penstock.stats import Stats
-from penstock.verify import verify
 
 __version__ = "0.1.0.dev0"
 

@@ -87,13 +87,14 @@ cdef struct Terms:
     # What must hold under the lock for an append to be made at all.
     bint expects
     uint64_t last_seq         # the log's, if it expects one
+    bint anew                 # of a ring: begin a lap
     const Parts *lead         # a producer frame that goes before the events, or NULL
     uint64_t producer_pos     # then: where the newest producer frame is
     char value[16]            # what the producer frame says
 
 
 cdef int publish(
-    char *words, SegmentMap m, const Terms *terms, const Parts *parts, const Span *spans, uint64_t count,
+    char *words, SegmentMap m, int fd, Terms *terms, const Parts *parts, const Span *spans, uint64_t count,
     uint64_t nbytes, char *scratch, uint64_t warm_end, uint64_t *first_seq, uint64_t *end,
 ) noexcept nogil:
     """Write ``count`` events as one atomic batch; the caller holds the write lock.
@@ -104,6 +105,7 @@ cdef int publish(
     4. ``head``, with release: now readers may see it.
     5. The words that the next writer needs; a writer that takes over rebuilds them from frames.
 
+    In a ring, the tail moves out of the way between 1 and 2. ``fd`` is control's, for its locks.
     With ``spans``, all events share ``parts[0]`` except for their values. ``terms`` may be NULL.
     """
     cdef uint64_t head = psk_get64(words + PSK_C_HEAD)
@@ -115,6 +117,12 @@ cdef int publish(
     cdef char *index
     cdef uint64_t leads = 0
     cdef uint32_t topic = 0
+    cdef uint64_t ahead = 0  # of a ring: what to add to an offset to have the position
+    cdef uint64_t slot = 0
+    cdef uint64_t producer_pos = 0
+    cdef bint anew = False
+    cdef int rc
+    cdef Place place
     cdef Sink sink
     cdef Walk w
     psk_fail(FP_LOCKED)
@@ -122,9 +130,13 @@ cdef int publish(
         return REPAIR
     if psk_get64(words + PSK_C_POISONED):
         return POISONED
-    if head >> 32 != m.number:
+    if m.ring_bytes == 0:
+        if head >> 32 != m.number:
+            return REMAP
+    elif psk_get64(words + PSK_C_EPOCH) & PSK_EPOCH_MOVED:
         return REMAP
     if terms != NULL:
+        anew = terms.anew
         if terms.expects and psk_get64(words + PSK_C_NEXT_SEQ) - 1 != terms.last_seq:
             return CONFLICT
         lead = terms.lead
@@ -132,9 +144,20 @@ cdef int publish(
             leads = 1
             if psk_get64(words + PSK_C_PRODUCER_POS) != terms.producer_pos:
                 return STALE
-    at = head & OFFSET_MASK
-    if at + nbytes > m.frames_end or at + nbytes > psk_get64(words + PSK_C_ALLOC_END):
-        return ROOM
+    if m.ring_bytes:
+        rc = ring_place(words, m, fd, nbytes, head, anew, &place)
+        if rc != OK:
+            return rc
+        at = ring_offset(m, place.position)
+        ahead = place.position - at
+        if leads and terms.producer_pos:  # a way back: after a recovery, positions are others
+            psk_put32(terms.value + PSK_PRODUCER_PREVIOUS, <uint32_t>(place.position - terms.producer_pos))
+    else:
+        at = head & OFFSET_MASK
+        if at + nbytes > m.frames_end or at + nbytes > psk_get64(words + PSK_C_ALLOC_END):
+            return ROOM
+        place.position = head
+        place.end = head + nbytes
     append_ns = psk_now_ns()
     w.last_append_ns = psk_get64(words + PSK_C_LAST_APPEND_NS)
     if append_ns < w.last_append_ns:
@@ -152,12 +175,19 @@ cdef int publish(
     w.monotone = psk_get64(words + PSK_C_FLAGS) & PSK_CONTROL_FLAG_MONOTONE
     index = m.base + m.index_offset
     first_seq[0] = w.next_seq
+    if m.ring_bytes:
+        w.block_offset = <uint64_t>1 << 62  # no blocks
+        if m.index_capacity:
+            slot = w.next_seq % m.index_capacity
 
-    psk_store64(words + PSK_C_RESERVED, head + nbytes)
+    psk_store64(words + PSK_C_RESERVED, place.end)
     psk_release_fence()
     psk_fail(FP_RESERVED)
 
     first = m.base + at
+    if m.ring_bytes:
+        ring_claim(words, m, &place, head, &w, append_ns)
+        psk_put32(first, 0)
     sink.base = m.base
     sink.fd = m.fd
     sink.scratch = scratch
@@ -187,7 +217,7 @@ cdef int publish(
         total = align8(PSK_FRAME_HEADER_BYTES + prefix + value_len)
         sink_add(
             &sink, at, p, value, value_len, prefix, total, p.fixed, i > 0, w.next_seq, append_ns,
-            <uint32_t>(at - w.last_frame) if w.last_frame else 0, <uint32_t>(count - 1 - i))
+            <uint32_t>(at + ahead - w.last_frame) if w.last_frame else 0, <uint32_t>(count - 1 - i))
         if i == 0:
             psk_fail(FP_BODY)
             body = prefix + value_len
@@ -197,22 +227,28 @@ cdef int publish(
             walk_event_time(&w, p.event_ns if p.flags & PSK_FLAG_EVENT_TIME else append_ns)
             w.block_topics |= topic
             w.next_seq += 1
-        w.last_frame = at
+            if ahead and m.index_capacity:
+                psk_put64(index + slot * PSK_RING_SLOT_BYTES, at + ahead)
+                slot += 1
+                if slot == m.index_capacity:
+                    slot = 0
+        elif p.kind == PSK_KIND_PRODUCER or p.kind == PSK_KIND_PRODUCERS:
+            producer_pos = place.position if i == 0 else at + ahead
+        w.last_frame = at + ahead
         at += total
 
     sink_flush(&sink)
     psk_fail(FP_WRITTEN)
     psk_store32(first, <uint32_t>body + 1)
     psk_fail(FP_COMMIT)
-    psk_store64(words + PSK_C_HEAD, head + nbytes)
+    psk_store64(words + PSK_C_HEAD, place.end)
     psk_fail(FP_HEAD)
     psk_put64(words + PSK_C_NEXT_SEQ, w.next_seq)
     psk_put64(words + PSK_C_LAST_APPEND_NS, append_ns)
     if parts.kind == PSK_KIND_SETTINGS:
-        psk_put64(words + PSK_C_SETTINGS_POS, head)
-    if lead != NULL:
-        psk_put64(words + PSK_C_PRODUCER_POS, head)
-    psk_put64(words + PSK_C_LAST_FRAME, w.last_frame)
+        psk_put64(words + PSK_C_SETTINGS_POS, place.position)
+    if producer_pos:
+        psk_put64(words + PSK_C_PRODUCER_POS, producer_pos)
     psk_fail(FP_WORDS)
     psk_put64(words + PSK_C_EVENT_MAX_NS, w.event_max_ns)
     psk_put64(words + PSK_C_BLOCK_EVENT_MIN_NS, w.block_event_min_ns)
@@ -220,11 +256,12 @@ cdef int publish(
     if not w.monotone:
         psk_put64(words + PSK_C_FLAGS, psk_get64(words + PSK_C_FLAGS) & ~<uint64_t>PSK_CONTROL_FLAG_MONOTONE)
     psk_put32(words + PSK_C_BLOCK_TOPICS, w.block_topics)
-    if w.block_offset != psk_get32(words + PSK_C_BLOCK_OFFSET):
+    if m.ring_bytes == 0 and w.block_offset != psk_get32(words + PSK_C_BLOCK_OFFSET):
         psk_put32(words + PSK_C_BLOCK_OFFSET, <uint32_t>w.block_offset)
         psk_put64(words + PSK_C_BLOCK_SEQ, w.block_seq)
         psk_put64(words + PSK_C_BLOCK_APPEND_NS, w.block_append_ns)
         psk_store64(words + PSK_C_INDEX_COUNT, w.index_count)
+    psk_store64(words + PSK_C_LAST_FRAME, w.last_frame)  # last: recovery of a ring goes on from it
     end[0] = at
     return OK
 
@@ -368,6 +405,11 @@ cdef void *buffer_start(object view) except? NULL:
     return start
 
 
+def frame_bytes(uint64_t body):
+    """How long a frame with so long a body is."""
+    return align8(PSK_FRAME_HEADER_BYTES + body)
+
+
 cdef class LogCore:
     """The hot half of a log handle: append, extend, ``log[seq]``. :class:`penstock.Log` is the rest."""
 
@@ -380,6 +422,8 @@ cdef class LogCore:
     cdef char *scratch         # for long appends; one thread at a time has it
     cdef bint scratch_taken
     cdef public list _recent   # maps of segments that were read lately, newest use last
+    cdef public RingMap _ring  # the file, of a ring; else None
+    cdef public uint64_t _static_tail, _static_epoch  # of a ring, likewise
     cdef public uint64_t _static_head  # published end as far as known, for a reader without control
     cdef public bint _closed
     cdef public Coder _coder
@@ -487,9 +531,11 @@ cdef class LogCore:
         cdef uint64_t start = at & ~<uint64_t>(PSK_PAGE - 1)  # a whole page, as madvise wants
         cdef uint64_t stop = start + PSK_POPULATE_AHEAD_BYTES
         cdef uint64_t nearly_full = m.frames_end // 5 * 4
-        if m is not self._active or psk_load64(control.words + PSK_C_HEAD) >> 32 != m.number:
+        if m.ring_bytes:
+            nearly_full = U64_MAX
+        elif m is not self._active or psk_load64(control.words + PSK_C_HEAD) >> 32 != m.number:
             return 0
-        if stop > allocated or at >= nearly_full:
+        if m.ring_bytes == 0 and (stop > allocated or at >= nearly_full):
             self._look_ahead()
             if m is not self._active:
                 return 0  # another thread has rolled meanwhile, or closed the log
@@ -509,7 +555,7 @@ cdef class LogCore:
         return 0
 
     cdef uint64_t append_parts(
-        self, const Terms *terms, const Parts *parts, const Span *spans, uint64_t count, uint64_t nbytes,
+        self, Terms *terms, const Parts *parts, const Span *spans, uint64_t count, uint64_t nbytes,
         object timeout,
     ) except? 0:
         """Append; returns the first seq. Slow cases are mended in Python, then tried again.
@@ -521,6 +567,7 @@ cdef class LogCore:
         cdef uint64_t seq = 0, end = 0, warm_end
         cdef char *scratch
         cdef int64_t deadline = -1 if timeout is None else deadline_after(timeout)
+        cdef uint32_t seen = 0
         cdef int rc
         while True:
             if self.fork_generation != psk_fork_generation:
@@ -530,15 +577,15 @@ cdef class LogCore:
             if control is None or m is None or control.words == NULL:
                 self._become_writer(seconds_until(deadline))
                 continue
-            if nbytes > m.frames_end - m.data_offset:
+            if nbytes > m.append_max:
                 if self._roll_for(nbytes):
                     continue
-                raise TooLarge(
-                    f"{nbytes} bytes do not fit a segment, which takes {m.frames_end - m.data_offset}; "
-                    "split the batch, or configure(segment_size=...) and append something smaller first"
-                )
+                raise self._too_large(nbytes, m.append_max)
+            if m.ring_bytes:
+                seen = psk_load32(control.words + PSK_C_ROOM_NOTIFY)
             if nbytes <= PSK_GIL_COPY_BYTES_MAX and control.lock_try():
-                rc = publish(control.words, m, terms, parts, spans, count, nbytes, NULL, 0, &seq, &end)
+                rc = publish(
+                    control.words, m, control.fd, terms, parts, spans, count, nbytes, NULL, 0, &seq, &end)
                 control.unlock()
             else:
                 scratch = self.take_scratch(nbytes)
@@ -550,8 +597,8 @@ cdef class LogCore:
                     rc = control.lock_wait(deadline)
                     if rc == OK:
                         rc = publish(
-                            control.words, m, terms, parts, spans, count, nbytes, scratch, warm_end,
-                            &seq, &end)
+                            control.words, m, control.fd, terms, parts, spans, count, nbytes, scratch,
+                            warm_end, &seq, &end)
                         control.unlock()
                 control.unpin()
                 if scratch != NULL:
@@ -576,6 +623,10 @@ cdef class LogCore:
                 )
             elif rc == STALE:
                 return 0
+            elif rc == FULL:
+                self.wait_for_room(control, deadline, seen)
+            elif rc == UNSURE:
+                self._confirm(seconds_until(deadline))
             else:
                 self._make_ready(nbytes, seconds_until(deadline))
         if end >= self.fill_next and control.words != NULL:
@@ -584,6 +635,220 @@ cdef class LogCore:
             self._sync_next = U64_MAX
             self._sync_due()
         return seq
+
+    cdef int wait_for_room(self, Control control, int64_t deadline, uint32_t seen) except -1:
+        """Wait until a reader that holds a ring has moved on, or is dead; `Full` if time is up."""
+        cdef int64_t left = PSK_LOCK_SLICE_NS
+        cdef char *words = control.live()
+        if psk_load32(words + PSK_C_WHEN_FULL) == PSK_WHEN_FULL_ERROR:
+            raise self._full_error()
+        if deadline >= 0:
+            left = min(left, deadline - psk_monotonic_ns())
+            if left <= 0:
+                raise self._full_error()
+        control.pin()
+        with nogil:
+            psk_store32(words + PSK_C_ROOM_WAITING, 1)
+            psk_full_fence()
+            if PSK_IS_PORTABLE:
+                psk_sleep_ns(min(left, 500000))
+            else:
+                psk_futex_wait(words + PSK_C_ROOM_NOTIFY, seen, left)
+        control.unpin()
+        PyErr_CheckSignals()
+        return 0
+
+    def _begin_lap(self, frames):
+        """Of a ring: end the lap and begin the next one with control frames, as (kind, body) pairs.
+
+        The caller holds the write lock. Returns whether it was done, and why not: a code of publish.
+        """
+        cdef Control control = self._control
+        cdef Parts parts[2]
+        cdef Terms terms
+        cdef uint64_t i = 0, nbytes = 0, seq = 0, end = 0
+        cdef int rc
+        cdef list pins = []
+        memset(&terms, 0, sizeof(terms))
+        terms.anew = True
+        for kind, body in frames:
+            memset(&parts[i], 0, sizeof(Parts))
+            raw = bytes(body)
+            pins.append(raw)
+            parts[i].kind = kind
+            parts[i].key_len = PSK_NO_KEY
+            parts[i].fixed = True
+            parts[i].value = PyBytes_AS_STRING(raw)
+            parts[i].value_len = <uint64_t>PyBytes_GET_SIZE(raw)
+            nbytes += align8(PSK_FRAME_HEADER_BYTES + parts[i].value_len)
+            i += 1
+        rc = publish(
+            control.live(), self._active, control.fd, &terms, parts, NULL, i, nbytes, NULL, 0, &seq, &end)
+        return rc
+
+    cdef int ring_bounds(self, uint64_t *tail, uint64_t *head) except -1:
+        """Of a ring: between which positions its frames lie."""
+        cdef char *words
+        head[0] = self.head()
+        words = self.words_or_null()
+        tail[0] = psk_load64(words + PSK_C_TAIL) if words != NULL else self._static_tail
+        return 0
+
+    cdef bint still_there(self, RingMap m, uint64_t position) except -1:
+        """Behind a copy: whether nobody had begun to overwrite what stood from ``position`` on."""
+        cdef char *words
+        psk_acquire_fence()
+        if self._ring is not m:
+            return False
+        words = self.words_or_null()
+        if words != NULL:
+            return psk_load64(words + PSK_C_TAIL) <= position
+        if psk_load64(m.base + PSK_RING_CONTROL_OFFSET + PSK_C_EPOCH) == self._static_epoch:
+            return True
+        self._look_again()
+        return False
+
+    cdef Event ring_item(self, uint64_t want):
+        """The event ``want`` of a ring; None if it has none."""
+        cdef RingMap m = self._ring
+        cdef uint64_t position = 0, total = 0
+        cdef Fetched why = FETCHED
+        cdef FrameState state
+        cdef Window w
+        self.head()
+        m = self._ring
+        if m.position_of(self, want, &position) != want:
+            return None if self._ring is m else self.ring_item(want)
+        w = m.window(self, &position, 0, None, &why)
+        if w is None:
+            return None if self._ring is m else self.ring_item(want)
+        state = frame_check(w.base + WINDOW_START, w.mapped - WINDOW_START, True, &total)
+        if state != FRAME_GOOD:
+            raise m.damage(ring_offset(m, position), state, want - 1)
+        if psk_get64(w.base + WINDOW_START + PSK_FRAME_SEQ) != want:
+            return None
+        return make_event(w, w.base + WINDOW_START)
+
+    def _take_ring(self, RingMap m, Control control):
+        """Of a ring: go on with that file and its control; readers never see one without the other."""
+        self._ring = m
+        self._control = control
+        self.fork_generation = psk_fork_generation
+
+    def _frame_at(self, uint64_t position):
+        """Of a ring: kind, seq, key and value of the frame at a position; None if it is gone."""
+        cdef uint64_t at = position, total = 0
+        cdef Fetched why = FETCHED
+        cdef Window w
+        cdef Event event
+        cdef RingMap m = self._ring
+        if m is None or position == 0 or position % 8:
+            return None
+        w = m.window(self, &at, 0, None, &why)
+        if w is None or at != position or (
+            frame_check(w.base + WINDOW_START, w.mapped - WINDOW_START, True, &total) != FRAME_GOOD
+        ):
+            return None
+        event = make_event(w, w.base + WINDOW_START)
+        return <int>w.base[WINDOW_START + PSK_FRAME_KIND], event.seq, event.key, event.value
+
+    def _copy_events(
+        self, RingMap target, uint64_t position, uint64_t stop, uint64_t start, uint64_t last_frame,
+        uint64_t drop, bint apart,
+    ):
+        """Of a ring: copy the events between two positions to another ring, which nobody else has.
+
+        They go there from the position ``start`` on, behind the frame at ``last_frame``, without the
+        first ``drop`` bytes of them. With ``apart`` none belongs to a batch any more. Damaged frames
+        are left out. Returns where the copy ends, as the fields of a walk, how many bytes the events
+        take, and whether some were left out; None if some were overwritten meanwhile. Without
+        ``target`` nothing is copied.
+        """
+        cdef RingMap m = self._ring
+        cdef Window w = None
+        cdef Fetched why = FETCHED
+        cdef Walk walk
+        cdef uint64_t at, total = 0, budget = 4 * m.ring_bytes, nbytes = 0, found, limit
+        cdef bint lost = False
+        cdef FrameState state
+        cdef char *to
+        walk_start(&walk, start, 0, 0, 0, True)
+        walk.last_frame = last_frame
+        while position < stop:
+            w = m.window(self, &position, PSK_RING_SCAN_BYTES, w, &why)
+            if w is None:
+                if why == FETCHED_GONE:
+                    return None
+                break
+            at = WINDOW_START
+            limit = min(w.mapped, WINDOW_START + stop - position)
+            while at < limit:
+                state = frame_check(w.base + at, limit - at, True, &total)
+                if state == FRAME_LENGTH and at > WINDOW_START and (
+                    w.cut or lap_room(m, position + at - WINDOW_START) < PSK_FRAME_HEADER_BYTES
+                ):
+                    break
+                if state != FRAME_GOOD:
+                    lost = True
+                    position += at - WINDOW_START
+                    w = m.window(self, &position, m.ring_bytes, None, &why)
+                    if w is None:
+                        return None
+                    at = WINDOW_START
+                    limit = min(w.mapped, WINDOW_START + stop - position)
+                    found = w.next_valid(WINDOW_START, limit, 0, U64_MAX, walk.last_append_ns, True, &budget)
+                    if found == 0:
+                        at = lap_room(m, position) + WINDOW_START
+                        break
+                    at = found
+                    continue
+                if w.base[at + PSK_FRAME_KIND] == PSK_KIND_WRAP:
+                    at += lap_room(m, position + at - WINDOW_START)
+                    break
+                if is_event(w.base + at):
+                    nbytes += total
+                    if drop:
+                        drop -= min(drop, total)
+                    elif target is not None:
+                        if walk.offset + total > 2 * target.ring_bytes:
+                            raise Internal(f"{target.path}: there is no room for the events")
+                        to = target.base + ring_offset(target, walk.offset)
+                        memcpy(to, w.base + at, total)
+                        psk_put32(
+                            to + PSK_FRAME_BACK,
+                            <uint32_t>(walk.offset - walk.last_frame) if walk.last_frame else 0)
+                        if apart:
+                            psk_put32(to + PSK_FRAME_BATCH_LEFT, 0)
+                        frame_sum(to, psk_get32(to) - 1)
+                        if target.index_capacity:
+                            psk_put64(
+                                target.base + target.index_offset
+                                + psk_get64(to + PSK_FRAME_SEQ) % target.index_capacity * PSK_RING_SLOT_BYTES,
+                                walk.offset)
+                        walk_accept(&walk, to, total, NULL)
+                at += total
+            position += at - WINDOW_START
+            PyErr_CheckSignals()
+        return walk, nbytes, bool(lost)
+
+    def _await_room(self, timeout, uint32_t seen):
+        """Of a ring: wait a while for a reader that holds it; `Full` if time is up."""
+        self.wait_for_room(self._control, -1 if timeout is None else deadline_after(timeout), seen)
+
+    def _oldest_seq(self):
+        """Of a ring: seq of the oldest event; of the next one to come if there is none."""
+        cdef uint64_t position = 0, seq = 0
+        while seq == 0:
+            self.head()
+            seq = self._ring.oldest(self, &position)
+        return seq
+
+    def _position_of(self, uint64_t seq):
+        """Of a ring: where the first event from ``seq`` on stands."""
+        cdef uint64_t position = 0
+        self.head()
+        self._ring.position_of(self, seq, &position)
+        return position
 
     cdef uint64_t append_as(
         self, object expect, object producer, const Parts *parts, const Span *spans, uint64_t count,
@@ -955,6 +1220,11 @@ cdef class LogCore:
             raise self._no_such_seq(seq) from None
         if want == 0:
             raise self._no_such_seq(seq)
+        if self._ring is not None:
+            found = self.ring_item(want)
+            if found is None:
+                raise self._no_such_seq(seq)
+            return found
         head = self.head()
         words = self.words_or_null()
         active_base = psk_load64(words + PSK_C_ACTIVE_BASE) if words != NULL else 0

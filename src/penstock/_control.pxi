@@ -1,7 +1,7 @@
 # Control: the shared words, the token lock, waking readers.
 
 def has_writers(int fd):
-    """Whether a handle that may append has the control file behind ``fd`` open."""
+    """Whether a handle that may append has the file behind ``fd``, which holds control, open."""
     return psk_ofd_held_from(fd, PSK_TOKEN_BYTE) != 0
 
 
@@ -15,6 +15,20 @@ cdef enum:
 
 
 _TURNS = ("wait", "done", "sync", "poisoned", "late", "broken")
+
+
+cdef void guard_tail(char *words) noexcept nogil:
+    """A checkpoint is about to be written: until it is sure, one before it must lead up to it.
+
+    That one stands at ``durable_pos``; if it is gone already, it does not matter any more.
+    """
+    cdef uint64_t head = psk_get64(words + PSK_C_HEAD)
+    cdef uint64_t durable = psk_load64(words + PSK_C_DURABLE_POS)
+    if psk_get64(words + PSK_C_TAIL) >= durable:
+        psk_store64(words + PSK_C_GUARD, head)
+    elif psk_load64(words + PSK_C_GUARD) >= psk_load64(words + PSK_C_GUARD_END):
+        psk_store64(words + PSK_C_GUARD, durable)
+    psk_store64(words + PSK_C_GUARD_END, head)
 
 
 cdef class Control:
@@ -31,13 +45,13 @@ cdef class Control:
     4. Whoever holds the lock and finds the log suspect, or a reservation left open, repairs first.
     5. To give it up: exchange for 0; if the top bit was set, wake one sleeper.
 
-    The portable build takes flock(2) on the control file instead and keeps the word only as the
-    sign that a holder died.
+    The portable build takes an OFD lock on one byte instead, and keeps the word only as the sign
+    that a holder died.
     """
 
     cdef char *words
     cdef public int fd
-    cdef public int dir_fd  # the log's directory, held with flock; closed together with the rest
+    cdef public int held_fd  # what openers of the log hold with flock; closed together with the rest
     cdef public uint32_t token
     cdef public bint writable
     cdef uint32_t generation
@@ -50,10 +64,10 @@ cdef class Control:
     def __cinit__(self):
         self.words = NULL
         self.fd = -1
-        self.dir_fd = -1
+        self.held_fd = -1
 
-    def __init__(self, int fd, bint writable, bint take_token):
-        """Map the control file ``fd``, which this object owns from now on."""
+    def __init__(self, int fd, bint writable, bint take_token, uint64_t offset=0):
+        """Map the page at ``offset`` of the file ``fd``, which this object owns from now on."""
         cdef void *at
         cdef int failed
         self.generation = psk_fork_generation
@@ -63,7 +77,8 @@ cdef class Control:
             _os.close(fd)
             self.fd = -1
             raise MemoryError
-        at = mmap(NULL, PSK_CONTROL_BYTES, PROT_READ | (PROT_WRITE if writable else 0), MAP_SHARED, fd, 0)
+        at = mmap(
+            NULL, PSK_CONTROL_BYTES, PROT_READ | (PROT_WRITE if writable else 0), MAP_SHARED, fd, offset)
         if at == MAP_FAILED:
             failed = errno
             self.release()
@@ -89,11 +104,11 @@ cdef class Control:
                 munmap(self.words, PSK_CONTROL_BYTES)
             if self.fd >= 0:
                 psk_fd_close(self.fd)
-            if self.dir_fd >= 0:
-                psk_fd_close(self.dir_fd)
+            if self.held_fd >= 0:
+                psk_fd_close(self.held_fd)
         self.words = NULL
         self.fd = -1
-        self.dir_fd = -1
+        self.held_fd = -1
 
     def close(self):
         """Unmap and close, at once or when the last call that uses it returns."""
@@ -207,12 +222,13 @@ cdef class Control:
     cdef int lock_wait_portable(self, int64_t deadline_ns) noexcept nogil:
         cdef int64_t nap_ns = 20000
         cdef bint mine
-        cdef int i
+        cdef int i, failed
         for i in range(64):
-            # Threads of one handle share its open file description, so they queue before flock.
+            # Threads of one handle share its open file description, so they queue before that lock.
             mine = psk_cas32(&self.thread_lock, 0, 1)
             if mine:
-                if flock(self.fd, LOCK_EX | LOCK_NB) == 0:
+                failed = psk_ofd_lock(self.fd, PSK_WRITE_BYTE)
+                if failed == 0:
                     if psk_load32(self.words + PSK_C_LOCK) != 0:
                         psk_store32(self.words + PSK_C_SUSPECT, 1)
                         psk_store64(
@@ -220,9 +236,9 @@ cdef class Control:
                         psk_fail(FP_TOOK_OVER)
                     psk_store32(self.words + PSK_C_LOCK, self.token)
                     return OK
-                self.lock_errno = errno
                 psk_store32(&self.thread_lock, 0)
-                if self.lock_errno != EAGAIN and self.lock_errno != EINTR:
+                if failed != EAGAIN and failed != EACCES and failed != EINTR:
+                    self.lock_errno = failed
                     return BROKEN
             psk_fail(FP_WAITING)
             if deadline_ns >= 0 and psk_monotonic_ns() >= deadline_ns:
@@ -237,7 +253,7 @@ cdef class Control:
         cdef uint32_t seen
         if PSK_IS_PORTABLE:
             psk_store32(words + PSK_C_LOCK, 0)
-            flock(self.fd, LOCK_UN)
+            psk_ofd_unlock(self.fd, PSK_WRITE_BYTE)
             psk_store32(&self.thread_lock, 0)
             psk_fail(FP_UNLOCKED)
             return
@@ -255,9 +271,14 @@ cdef class Control:
             psk_futex_wake(self.words + PSK_C_NOTIFY, 0x7FFFFFFF)
 
     def words_when_still(self, timeout=None):
-        """The page up to the words that readers wait on, copied under the write lock."""
+        """The page up to the words that readers wait on, copied under the write lock, for a sync.
+
+        From now on the tail of a ring stays away from where it could be in the way of recovery.
+        """
         cdef bytes page = PyBytes_FromStringAndSize(NULL, PSK_C_NOTIFY)
         self.lock_or_raise(timeout)
+        if psk_get64(self.words + PSK_C_TAIL):
+            guard_tail(self.words)
         memcpy(PyBytes_AS_STRING(page), self.words, PSK_C_NOTIFY)
         self.unlock()
         return page

@@ -74,10 +74,10 @@ class Event:
 
 class Control:
     fd: int
-    dir_fd: int
+    held_fd: int
     token: int
     writable: bool
-    def __init__(self, fd: int, writable: bool, take_token: bool) -> None: ...
+    def __init__(self, fd: int, writable: bool, take_token: bool, offset: int = 0) -> None: ...
     def has_writers(self) -> bool: ...
     @property
     def inherited(self) -> bool: ...
@@ -108,6 +108,8 @@ class SegmentMap:
     data_offset: int
     data_end: int
     frames_end: int
+    append_max: int
+    ring_bytes: int
     index_offset: int
     index_capacity: int
     index_count: int
@@ -152,8 +154,56 @@ class SegmentMap:
     def seq_near(self, log: LogCore, offset: int) -> int: ...
     def stranded(self, start: int, limit: int, seq: int) -> bool: ...
 
+class RingMap(SegmentMap):
+    def epoch(self) -> int: ...
+    def walk_ring(
+        self, limit: int, *, resume: Mapping[str, Any], check: bool = True
+    ) -> tuple[dict[str, Any], int, int]: ...
+    def walk_back(self, frame: int, floor: int, end: int) -> tuple[int, int]: ...
+    def runs(
+        self,
+    ) -> tuple[list[tuple[int, int, int, int, bool]], tuple[int, int, int] | None]: ...
+    def zero_from(self, start: int, stop: int) -> bool: ...
+    def frame_at(
+        self, position: int, tail: int, head: int
+    ) -> tuple[int, int, bytes | None, bytes] | None: ...
+    def skip_damage(self, tail: int, need: int, head: int) -> tuple[int, int]: ...
+
+class Hold:
+    def __init__(self, control: Control, fd: int, slot: int) -> None: ...
+    def close(self) -> None: ...
+
+def check_ring(
+    m: RingMap,
+    start: int,
+    head: int,
+    *,
+    holes: bool,
+    holes_max: int = 1000,
+    out: RingMap | None = None,
+) -> tuple[
+    dict[str, Any],
+    int,
+    int,
+    list[tuple[int, str, int, bool, bool, int | None, int | None]],
+    int,
+    bool,
+]: ...
+def compare_index(
+    m: RingMap, was: bytes, start: int, head: int, strict: bool
+) -> tuple[int, int]: ...
+
+RING_IS_FULL: int
+RING_IS_UNSURE: int
+
+def try_lock_byte(fd: int, byte: int) -> bool: ...
+def frame_bytes(body: int) -> int: ...
+
 class LogCore:
     path: str
+    _ring: RingMap | None
+    _static_tail: int
+    _static_epoch: int
     _recent: list[SegmentMap]
     _static_head: int
     _sync_next: int
@@ -166,6 +216,22 @@ class LogCore:
     def _inherited(self) -> bool: ...
     def _head(self) -> int: ...
     def _stop_filler(self) -> None: ...
+    def _begin_lap(self, frames: list[tuple[int, bytes]]) -> int: ...
+    def _copy_events(
+        self,
+        target: RingMap | None,
+        position: int,
+        stop: int,
+        start: int,
+        last_frame: int,
+        drop: int,
+        apart: bool,
+    ) -> tuple[dict[str, Any], int, bool] | None: ...
+    def _await_room(self, timeout: float | None, seen: int) -> None: ...
+    def _take_ring(self, m: RingMap, control: Control) -> None: ...
+    def _frame_at(self, position: int) -> tuple[int, int, bytes | None, bytes] | None: ...
+    def _oldest_seq(self) -> int: ...
+    def _position_of(self, seq: int) -> int: ...
     def _encoder(self, codec: str | None) -> tuple[Callable[[Any], Any] | None, str | None]: ...
     def _frame_bytes(
         self, value: Any, key: Any, topic: Any, headers: Any, time: Any, tags: Any
@@ -249,6 +315,9 @@ class Reader:
         spin: float = 0.0,
         damaged: Literal["raise", "skip"] = "raise",
         tags: bytes | None = None,
+        on_gap: Literal["raise", "skip"] = "raise",
+        from_oldest: bool = True,
+        hold: Hold | None = None,
     ) -> None: ...
     @property
     def skipped(self) -> int: ...

@@ -21,7 +21,7 @@ from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
-from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF, Py_REFCNT, PyObject
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.errno cimport EACCES, EAGAIN, EINTR, EINVAL, EIO, ENOMEM, ETIMEDOUT, errno
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -37,6 +37,7 @@ from penstock.errors import (
     Closed,
     Conflict,
     Corrupt,
+    Full,
     Gap,
     Internal,
     PenstockError,
@@ -59,10 +60,6 @@ cdef extern from "<sys/mman.h>" nogil:
     enum: PROT_READ, PROT_WRITE, MAP_SHARED, MADV_DONTFORK
     void *MAP_FAILED
 
-cdef extern from "<sys/file.h>" nogil:
-    int flock(int fd, int operation)
-    enum: LOCK_EX, LOCK_NB, LOCK_UN
-
 cdef extern from "_native.h" nogil:
     const int PSK_IS_PORTABLE
     enum:
@@ -71,7 +68,8 @@ cdef extern from "_native.h" nogil:
         PSK_FRAME_CRC, PSK_FRAME_SEQ, PSK_FRAME_APPEND_NS, PSK_FRAME_BACK, PSK_FRAME_BATCH_LEFT
         PSK_FRAME_KEY_LEN, PSK_FRAME_HEADERS_LEN, PSK_FRAME_TOPIC_LEN, PSK_FRAME_KIND
         PSK_FRAME_FLAGS, PSK_FRAME_HEADER_BYTES, PSK_NO_KEY, PSK_NULL_HEADER
-        PSK_KIND_DATA, PSK_KIND_DELETE, PSK_KIND_ROLL, PSK_KIND_SETTINGS, PSK_KIND_PRODUCER, PSK_KIND_MAX
+        PSK_KIND_DATA, PSK_KIND_DELETE, PSK_KIND_ROLL, PSK_KIND_SETTINGS, PSK_KIND_PRODUCER, PSK_KIND_PRODUCERS
+        PSK_KIND_WRAP, PSK_KIND_MAX
         PSK_PRODUCER_ID_BYTES_MAX, PSK_PRODUCER_N, PSK_PRODUCER_COUNT, PSK_PRODUCER_PREVIOUS
         PSK_PRODUCER_BYTES
         PSK_FLAG_EVENT_TIME, PSK_FLAGS_KNOWN
@@ -88,13 +86,16 @@ cdef extern from "_native.h" nogil:
         PSK_C_NOTIFY, PSK_C_WAITING, PSK_C_POISONED, PSK_C_TAKEOVERS
         PSK_C_DURABLE_SEQ, PSK_C_SYNCING, PSK_C_SYNC_NOTIFY
         PSK_CONTROL_FLAG_MONOTONE, PSK_TOKEN_MAX
+        PSK_C_EPOCH, PSK_C_TAIL, PSK_C_GUARD, PSK_C_GUARD_END, PSK_C_DURABLE_POS, PSK_C_WHEN_FULL, PSK_C_LOST, PSK_C_ROOM_NOTIFY, PSK_C_ROOM_WAITING, PSK_C_HOLDS
+        PSK_HOLDS_MAX, PSK_HOLD_BYTES, PSK_WHEN_FULL_DROP, PSK_WHEN_FULL_BLOCK, PSK_WHEN_FULL_ERROR
+        PSK_RING_SHARE, PSK_RING_SLOT_BYTES, PSK_RING_CONTROL_OFFSET, PSK_RING_WINDOW_BYTES, PSK_RING_SCAN_BYTES
         PSK_POPULATE_AHEAD_BYTES, PSK_POPULATE_CHUNK_BYTES, PSK_GIL_COPY_BYTES_MAX
         PSK_WRITE_BYTES_MIN, PSK_WRITE_SCRATCH_BYTES
         PSK_LOCK_SPINS, PSK_LOCK_SLICE_NS, PSK_WAIT_SLICE_NS, PSK_SCAN_WINDOW_BYTES
     const uint32_t PSK_LOCK_WAITERS
     const char *PSK_CODEC_NAME
     const char *PSK_TAG_NAME
-    const uint64_t PSK_TOKEN_BYTE, PSK_SYNC_BYTE
+    const uint64_t PSK_TOKEN_BYTE, PSK_SYNC_BYTE, PSK_WRITE_BYTE, PSK_HOLD_BYTE, PSK_EPOCH_MOVED
     uint32_t psk_load32(const void *p)
     uint64_t psk_load64(const void *p)
     void psk_store32(void *p, uint32_t v)
@@ -103,6 +104,7 @@ cdef extern from "_native.h" nogil:
     uint32_t psk_add32(void *p, uint32_t v)
     bint psk_cas32(void *p, uint32_t seen, uint32_t v)
     void psk_release_fence()
+    void psk_acquire_fence()
     void psk_full_fence()
     void psk_fence_after_exchange()
     void psk_pause()
@@ -248,6 +250,28 @@ LAYOUT = {
     "LOCK_WAITERS": PSK_LOCK_WAITERS,
     "TOKEN_BYTE": PSK_TOKEN_BYTE,
     "SYNC_BYTE": PSK_SYNC_BYTE,
+    "WRITE_BYTE": PSK_WRITE_BYTE,
+    "HOLD_BYTE": PSK_HOLD_BYTE,
+    "EPOCH_MOVED": PSK_EPOCH_MOVED,
+    "KIND_PRODUCERS": PSK_KIND_PRODUCERS,
+    "KIND_WRAP": PSK_KIND_WRAP,
+    "C_EPOCH": PSK_C_EPOCH,
+    "C_TAIL": PSK_C_TAIL,
+    "C_WHEN_FULL": PSK_C_WHEN_FULL,
+    "C_LOST": PSK_C_LOST,
+    "C_ROOM_NOTIFY": PSK_C_ROOM_NOTIFY,
+    "C_ROOM_WAITING": PSK_C_ROOM_WAITING,
+    "C_HOLDS": PSK_C_HOLDS,
+    "HOLDS_MAX": PSK_HOLDS_MAX,
+    "HOLD_BYTES": PSK_HOLD_BYTES,
+    "WHEN_FULL_DROP": PSK_WHEN_FULL_DROP,
+    "WHEN_FULL_BLOCK": PSK_WHEN_FULL_BLOCK,
+    "WHEN_FULL_ERROR": PSK_WHEN_FULL_ERROR,
+    "RING_SHARE": PSK_RING_SHARE,
+    "RING_SLOT_BYTES": PSK_RING_SLOT_BYTES,
+    "RING_CONTROL_OFFSET": PSK_RING_CONTROL_OFFSET,
+    "RING_WINDOW_BYTES": PSK_RING_WINDOW_BYTES,
+    "RING_SCAN_BYTES": PSK_RING_SCAN_BYTES,
 }
 
 cdef enum:
@@ -261,6 +285,13 @@ cdef enum:
     CONFLICT = 7     # expect= does not hold
     BROKEN = 9       # the lock cannot be had at all
     STALE = 8        # another producer appended since the table of producers was read
+    WRAP = 10        # of a ring: the lap ends, and settings or producers go with it to the next
+    TAIL = 11        # of a ring: the oldest frame is damaged
+    FULL = 12        # of a ring: what would be overwritten is still wanted
+    UNSURE = 13      # of a ring: a checkpoint has to be made sure before the tail moves on
+
+RING_IS_FULL = <int>FULL
+RING_IS_UNSURE = <int>UNSURE
 
 cdef uint64_t U64_MAX = <uint64_t>-1
 cdef uint64_t OFFSET_MASK = 0xFFFFFFFF
@@ -280,11 +311,14 @@ cdef enum:
     FP_WAITING = 10
     FP_TOOK_OVER = 11
     FP_ZERO = 12
-    FP_NAMED = 13
+    FP_TAIL = 13
+    FP_WRAP = 14
+    FP_NAMED = 15
 
 _FAIL_NAMES = (
     "publish.reserved", "publish.body", "publish.batch_body", "publish.written", "publish.commit",
     "publish.head", "publish.words", "lock.taken", "lock.given", "lock.waiting", "lock.took_over", "repair.zeroing",
+    "publish.tail", "publish.wrap",
 )
 _fail_name = None
 
@@ -374,11 +408,13 @@ include "_frame.pxi"
 include "_codec.pxi"
 include "_control.pxi"
 include "_segment.pxi"
+include "_ring.pxi"
 include "_arrow.pxi"
 include "_intake.pxi"
 include "_append.pxi"
 include "_reader.pxi"
 include "_verify.pxi"
+include "_ring_check.pxi"
 include "_columns.pxi"
 include "_rows.pxi"
 include "_json.pxi"

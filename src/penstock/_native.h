@@ -68,6 +68,7 @@ static inline int psk_cas32(void *p, uint32_t seen, uint32_t v) {
     return __atomic_compare_exchange_n((uint32_t *)p, &seen, v, 0, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
 }
 static inline void psk_release_fence(void) { __atomic_thread_fence(__ATOMIC_RELEASE); }
+static inline void psk_acquire_fence(void) { __atomic_thread_fence(__ATOMIC_ACQUIRE); }
 static inline void psk_full_fence(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
 /* The full fence between giving up the lock (an exchange) and looking at the waiting flag: on x86

@@ -7,7 +7,10 @@ cdef class Reader:
     bounds and checksum before it hands the event out, so it returns only what a writer committed.
     ``take(n)`` returns what is there without waiting, ``wait(timeout)`` waits for more,
     ``position`` tells where it stands, ``skipped`` how many seqs it passed over because they are
-    damaged, if it was told to.
+    damaged or, in a ring, overwritten before it came to them, if it was told to.
+
+    Of a ring it copies a window of frames at a time, and looks at them once it is sure that none of
+    them was being overwritten.
     """
 
     cdef readonly LogCore log
@@ -34,13 +37,19 @@ cdef class Reader:
     cdef uint64_t last_ns     # append_ns of the last frame handed out in this segment
     cdef uint64_t budget      # bytes of checksums that looking for valid frames may still cost here
     cdef readonly uint64_t skipped
+    cdef RingMap ring         # that `place` is a position in
+    cdef uint64_t place       # of a ring: position of what stands at the start of `map`, a window
+    cdef uint64_t window_bytes
+    cdef bint pass_gaps       # go on behind what is gone
+    cdef bint from_oldest     # begin with what is there, if the first events are gone
+    cdef Hold hold            # what has writers of a ring wait for this reader
     cdef int64_t spin_ns
     cdef public object timeout
 
     def __init__(
         self, LogCore log, uint64_t start, uint64_t stop, *, bint reverse=False, bint check=True,
         topic=None, key=None, since_ns=None, until_ns=None, bint follows=False, bint durable=False, timeout=None,
-        spin=0.0, damaged="raise", tags=None,
+        spin=0.0, damaged="raise", tags=None, on_gap="raise", bint from_oldest=True, hold=None,
     ):
         self.log = log
         self.next = start
@@ -64,7 +73,7 @@ cdef class Reader:
         if tags is not None:
             self.tags_at = PyBytes_AS_STRING(tags)
             self.tags_len = PyBytes_GET_SIZE(tags)
-        self.blocks = self.timed or topic is not None
+        self.blocks = log._ring is None and (self.timed or topic is not None)
         self.filtered = self.timed or topic is not None or key is not None or tags is not None
         self.follows = follows
         self.durable = durable and follows  # a read that ends has its stop below that from the start
@@ -73,7 +82,13 @@ cdef class Reader:
             self.stop = 0  # until somebody looks
         if damaged not in ("raise", "skip"):
             raise Usage(f"damaged is 'raise' or 'skip', not {damaged!r}")
+        if on_gap not in ("raise", "skip"):
+            raise Usage(f"on_gap is 'raise' or 'skip', not {on_gap!r}")
         self.skip = damaged == "skip"
+        self.pass_gaps = on_gap == "skip"
+        self.from_oldest = from_oldest
+        self.hold = hold
+        self.window_bytes = PSK_RING_WINDOW_BYTES
         self.check = check or self.skip
         self.timeout = timeout
         if isinstance(spin, bool) or not isinstance(spin, (int, float)):
@@ -128,6 +143,8 @@ cdef class Reader:
         """Find the place of the first event to hand out; False if there is none (yet)."""
         cdef SegmentMap m
         cdef uint64_t limit, head, at
+        if self.log._ring is not None:
+            return self.find_place() and self.next_window()
         try:
             m = self.log._segment_for(self.next)
         except Corrupt:
@@ -138,12 +155,8 @@ cdef class Reader:
         if m is None:
             return False
         if m.base_seq > self.next:
-            if self.follows:
-                raise Gap(
-                    f"{self.log.path}: the events from seq {self.next} on are gone; "
-                    f"the first one still there is {m.base_seq}",
-                    first_seq=m.base_seq,
-                )
+            if not self.from_oldest:
+                self.fall_behind(m.base_seq)
             self.next = m.base_seq
         head = self.log.head()
         limit = m.published(head)
@@ -157,6 +170,131 @@ cdef class Reader:
             self.pass_to(self.stop)  # nothing that was published behind it can be read
         return True
 
+    cdef int fall_behind(self, uint64_t first) except -1:
+        """The events before ``first`` are gone: pass over them, if told to."""
+        if not self.pass_gaps:
+            raise Gap(
+                f"{self.log.path}: the events from seq {self.next} on are gone; "
+                f"the first one still there is {first}",
+                first_seq=first,
+            )
+        self.pass_to(first)
+        return 0
+
+    cdef bint find_place(self) except -1:
+        """Of a ring: find where the event that comes next stands; False if there is none yet."""
+        cdef uint64_t found = 0, position = 0, seq
+        cdef RingMap ring
+        while found == 0:
+            if self.next >= self.log._next_seq():
+                return False
+            ring = self.log._ring
+            seq = self.next
+            if self.follows and self.from_oldest and seq <= <uint64_t>self.log._oldest_seq():
+                seq = 1  # wherever the ring begins, be it with damage
+            found = ring.position_of(self.log, seq, &position)
+        if found > self.next:
+            if not self.from_oldest and not ring.generation:
+                self.fall_behind(found)
+            self.next = found
+        self.from_oldest = False
+        self.ring = ring
+        self.place = position
+        self.at = self.limit = WINDOW_START
+        return True
+
+    cdef bint next_window(self) except -1:
+        """Of a ring: copy what comes next; False if nothing more is published."""
+        cdef uint64_t position = self.place + self.at - WINDOW_START, first
+        cdef Window w, spare = None
+        cdef Fetched why = FETCHED
+        if isinstance(self.map, Window) and Py_REFCNT(self.map) == 1:
+            spare = <Window>self.map  # no event points into it
+            self.map = None
+        while True:
+            w = self.ring.window(self.log, &position, self.window_bytes, spare, &why)
+            if w is not None:
+                self.enter(w, WINDOW_START, w.mapped)
+                self.place = position
+                return True
+            if self.ring is not self.log._ring:  # the ring has another size now
+                self.map = spare = None
+                if self.hold is not None:
+                    self.hold = self.log._take_hold(self.next)
+                if not self.find_place():
+                    return False
+                position = self.place
+                continue
+            if why == FETCHED_NONE:
+                self.place = position
+                self.at = self.limit = WINDOW_START
+                if self.map is None:
+                    self.map = spare if spare is not None else self.ring
+                return False
+            first = self.ring.oldest(self.log, &position)
+            if first > self.next:
+                self.fall_behind(first)
+                if self.next >= self.stop:
+                    self.place = position
+                    self.at = self.limit = WINDOW_START
+                    self.map = self.ring
+                    return False
+
+    cdef int pass_lapse(self) except -1:
+        """Of a ring, told to skip: go on at the next valid frame behind the damaged one at ``at``."""
+        cdef uint64_t position = self.place + self.at - WINDOW_START, at, tail = 0, head = 0
+        cdef uint64_t budget = 4 * self.ring.ring_bytes
+        cdef Fetched why = FETCHED
+        cdef Window w
+        if self.is_valid(self.at) and psk_get64(self.base + self.at + PSK_FRAME_SEQ) > self.next:
+            self.pass_to(psk_get64(self.base + self.at + PSK_FRAME_SEQ))  # what was before it is lost
+            return 0
+        w = self.ring.window(self.log, &position, self.ring.ring_bytes, None, &why)
+        if w is None:
+            self.at = self.limit  # overwritten by now: the next window says so
+            return 0
+        self.enter(w, WINDOW_START, w.mapped)
+        self.place = position
+        at = w.next_valid(
+            WINDOW_START, self.limit, self.next, U64_MAX, self.last_ns, self.ring.generation > 0, &budget)
+        if at:
+            self.at = at
+            self.pass_to(psk_get64(self.base + at + PSK_FRAME_SEQ))
+            return 0
+        self.log.ring_bounds(&tail, &head)
+        self.place = min(head, position + lap_room(self.ring, position))
+        self.at = self.limit = WINDOW_START
+        if self.place == head and not self.follows:
+            self.pass_to(self.stop)
+        return 0
+
+    cdef bint is_cut(self, FrameState state) noexcept:
+        """Of a ring: whether the window ends here, in a frame that the next one has, or with the lap."""
+        if state != FRAME_LENGTH or self.at == WINDOW_START:
+            return False
+        if not (<Window>self.map).cut and (
+            lap_room(self.ring, self.place + self.at - WINDOW_START) >= PSK_FRAME_HEADER_BYTES
+        ):
+            return False
+        self.limit = self.at
+        return True
+
+    cdef void end_lap(self) noexcept:
+        """Of a ring, at a wrap frame: stand at the start of the next lap."""
+        self.at += lap_room(self.ring, self.place + self.at - WINDOW_START)
+        self.limit = self.at
+
+    cdef Event found(self, const char *p):
+        """The event at ``p``; a copy of its own, where it would keep a whole window in memory."""
+        cdef Window w
+        cdef uint64_t total
+        if self.ring is None or not self.filtered:
+            return make_event(self.map, p)
+        total = align8(PSK_FRAME_HEADER_BYTES + <uint64_t>psk_get32(p) - 1)
+        w = new_window(self.ring, total, None)
+        memcpy(w.base + WINDOW_START, p, total)
+        return make_event(w, w.base + WINDOW_START)
+
     cdef int pass_to(self, uint64_t seq) except -1:
         """Count the seqs up to ``seq`` as skipped, and expect that one next."""
         if seq > self.next:
@@ -169,6 +307,9 @@ cdef class Reader:
         cdef uint64_t at, seq
         if not self.skip:
             return False
+        if self.ring is not None:
+            self.pass_lapse()
+            return True
         if self.rejoin:  # the frame that stands here follows others that are lost
             self.rejoin = False
             if self.is_valid(self.at) and psk_get64(self.base + self.at + PSK_FRAME_SEQ) >= self.next:
@@ -197,10 +338,17 @@ cdef class Reader:
         """Go on in the next segment that there is: the rest of this one is lost."""
         cdef SegmentMap m = self.log._segment_after(max(self.map.base_seq, self.next - 1))
         if m is None:
-            raise self.map.damage(self.at, FRAME_ORDER, self.next - 1)
+            raise self.damage(FRAME_ORDER)
         self.pass_to(m.base_seq)
         self.enter(m, m.data_offset, m.data_offset)
         return 0
+
+    cdef object damage(self, FrameState state):
+        """The error for the frame at ``at``."""
+        if self.ring is not None:
+            return self.ring.damage(
+                ring_offset(self.ring, self.place + self.at - WINDOW_START), state, self.next - 1)
+        return self.map.damage(self.at, state, self.next - 1)
 
     cdef bint refresh(self) except -1:
         """Look whether more was published behind ``limit``."""
@@ -208,6 +356,8 @@ cdef class Reader:
         cdef uint64_t number = head >> 32, end
         if self.map is None:
             return self.locate()
+        if self.ring is not None:
+            return self.next_window()
         if number == self.map.number:
             end = self.map.published(head)
             if end > self.limit:
@@ -235,7 +385,7 @@ cdef class Reader:
         """Go on in the segment that begins with ``base_seq``."""
         cdef SegmentMap m
         if base_seq <= self.map.base_seq:
-            raise self.map.damage(self.at, FRAME_ORDER, self.next - 1)
+            raise self.damage(FRAME_ORDER)
         self.next = base_seq
         m = self.segment_at(base_seq)
         base_seq = m.base_seq
@@ -256,6 +406,9 @@ cdef class Reader:
         cdef SegmentMap m
         try:
             return self.log._segment_at(base_seq)
+        except Gap as gap:
+            self.fall_behind(gap.first_seq)
+            return self.segment_at(gap.first_seq)
         except Corrupt:
             m = self.log._segment_after(base_seq) if self.skip else None
             if m is None:
@@ -315,15 +468,17 @@ cdef class Reader:
                 p = self.base + self.at
                 state = frame_check(p, self.limit - self.at, self.check, &total)
                 if state != FRAME_GOOD:
+                    if self.ring is not None and self.is_cut(state):
+                        break
                     if self.pass_damage():
                         continue
-                    raise self.map.damage(self.at, state, self.next - 1)
+                    raise self.damage(state)
                 seq = psk_get64(p + PSK_FRAME_SEQ)
                 if is_event(p):
                     if seq != self.next and (seq < self.next or not self.map.generation):
                         if self.pass_damage():
                             continue
-                        raise self.map.damage(self.at, FRAME_ORDER, self.next - 1)
+                        raise self.damage(FRAME_ORDER)
                     if seq >= self.stop:
                         self.ended = seq >= self.end
                         return None
@@ -331,13 +486,15 @@ cdef class Reader:
                     self.next = seq + 1
                     self.last_ns = psk_get64(p + PSK_FRAME_APPEND_NS)
                     if not self.filtered or self.matches(p):
-                        return make_event(self.map, p)
+                        return self.found(p)
                 elif p[PSK_FRAME_KIND] == PSK_KIND_ROLL:
                     if seq < self.next or (seq > self.next and not self.map.generation):
                         if self.pass_damage():
                             continue
-                        raise self.map.damage(self.at, FRAME_ORDER, self.next - 1)
+                        raise self.damage(FRAME_ORDER)
                     self.cross(seq)
+                elif self.ring is not None and p[PSK_FRAME_KIND] == PSK_KIND_WRAP:
+                    self.end_lap()
                 else:
                     self.at += total
             if self.next >= self.stop:
@@ -404,6 +561,130 @@ cdef class Reader:
             self.at = m.last_offset(self.log, self.limit)
         return True
 
+    cdef bint window_before(self, uint64_t frame) except -1:
+        """Of a ring: have the frame at a position in the window, and what lies before it."""
+        cdef uint64_t start = 0
+        cdef Window w = self.ring.window_up_to(self.log, frame, self.window_bytes, &start)
+        self.at = 0
+        if w is None:
+            return self.ring is not self.log._ring and self.find_last()
+        self.enter(w, WINDOW_START + frame - start, w.mapped)
+        self.place = start
+        return True
+
+    cdef bint find_last(self) except -1:
+        """Of a ring: find the last event to hand out; False if there is none."""
+        cdef uint64_t position = 0, found = 0
+        cdef Fetched why = FETCHED
+        cdef Window w
+        while found == 0:
+            if self.next <= self.stop or self.next <= 1:
+                return False
+            self.log.head()
+            self.ring = self.log._ring
+            found = self.ring.position_of(self.log, self.next - 1, &position)
+        if found >= self.next:  # gone, damaged, or in a hole: what is before it, if anything
+            return self.find_before(position)
+        return self.window_before(position)
+
+    cdef bint find_before(self, uint64_t position) except -1:
+        """Of a ring: find the last frame before a position; False if there is none."""
+        cdef uint64_t total = 0, end
+        cdef const char *p
+        self.place = position
+        self.at = WINDOW_START
+        if not self.pass_back():
+            return False
+        if self.skip or self.ring is not self.log._ring:
+            return True
+        p = self.base + self.at
+        frame_check(p, self.limit - self.at, False, &total)
+        end = self.place + self.at - WINDOW_START
+        end += lap_room(self.ring, end) if p[PSK_FRAME_KIND] == PSK_KIND_WRAP else total
+        if past_slack(self.ring, end) < past_slack(self.ring, position):
+            self.at += total
+            raise self.damage(FRAME_LENGTH)
+        return True
+
+    cdef bint step_back(self) except -1:
+        """Of a ring: go to the frame before the one at ``at``; False if there is none."""
+        cdef uint64_t back = psk_get32(self.base + self.at + PSK_FRAME_BACK), total = 0
+        cdef uint64_t position = self.place + self.at - WINDOW_START
+        if back == 0:
+            self.at = 0
+            return False
+        if back % 8 == 0 and back <= self.at - WINDOW_START:
+            if frame_check(self.base + self.at - back, back, False, &total) == FRAME_GOOD and total == back:
+                self.at -= back
+                return True
+        elif back % 8 == 0 and back <= position:
+            return self.window_before(position - back)
+        if not self.skip:
+            raise self.damage(FRAME_LENGTH)
+        return self.pass_back()
+
+    cdef bint pass_back(self) except -1:
+        """Of a ring, told to skip: go to the last valid frame before the damaged one at ``at``."""
+        cdef uint64_t end = self.place + self.at - WINDOW_START, tail = 0, head = 0, start, room
+        cdef uint64_t budget
+        cdef Window w
+        self.at = 0
+        while True:
+            if self.ring is not self.log._ring:
+                return self.find_last()
+            self.log.ring_bounds(&tail, &head)
+            if end <= tail:
+                return False
+            start = max(tail, (end - 1) - (end - 1) % self.ring.ring_bytes)
+            w = new_window(self.ring, end - start, None)
+            with nogil:
+                memcpy(w.base + WINDOW_START, self.ring.base + ring_offset(self.ring, start), end - start)
+            if not self.log.still_there(self.ring, start):
+                continue
+            budget = 4 * self.ring.ring_bytes
+            self.enter(w, 0, w.mapped)
+            self.place = start
+            self.at = w.last_valid(self.log, w.mapped, self.next - 1, &budget)
+            if self.at:
+                return True
+            end = start
+
+    cdef Event ring_backward(self):
+        """Of a ring: the event before the last one handed out, or None at the beginning."""
+        cdef const char *p
+        cdef uint64_t total = 0, seq
+        cdef FrameState state
+        cdef Event event
+        if self.map is None and not self.find_last():
+            self.ended = True
+            return None
+        while self.at:
+            p = self.base + self.at
+            state = frame_check(p, self.limit - self.at, self.check, &total)
+            if state != FRAME_GOOD:
+                if not self.skip:
+                    raise self.damage(state)
+                self.pass_back()
+                continue
+            event = None
+            if is_event(p):
+                seq = psk_get64(p + PSK_FRAME_SEQ)
+                if seq < self.next and self.skip and not self.ring.generation:
+                    self.pass_down(seq + 1)
+                if seq < self.stop:
+                    break
+                if seq < self.next:
+                    self.next = seq
+                    if not self.filtered or self.matches(p):
+                        event = self.found(p)
+            self.step_back()
+            if event is not None:
+                return event
+        if self.skip and not self.ring.generation:
+            self.pass_down(self.log._oldest_seq())
+        self.ended = True
+        return None
+
     cdef Event backward(self):
         """The event before the last one handed out, or None at the beginning."""
         cdef const char *p
@@ -457,7 +738,11 @@ cdef class Reader:
             return None
         if self.durable and self.next >= self.stop:
             self.stop = self.durable_stop()
-        return self.backward() if self.reverse else self.forward()
+        if self.reverse:
+            return self.backward() if self.log._ring is None else self.ring_backward()
+        if self.hold is not None and self.map is not None:
+            self.hold.move(self.place + self.at - WINDOW_START)
+        return self.forward()
 
     def __next__(self):
         cdef Event event = self.step()
@@ -505,6 +790,8 @@ cdef class Reader:
             return self.durable_stop() > self.next
         if self.map is None:
             return self.log._next_seq() > self.next
+        if self.ring is not None:
+            return self.ring is not self.log._ring or head > self.place + self.at - WINDOW_START
         return head >> 32 > self.map.number or (
             head >> 32 == self.map.number and (head & OFFSET_MASK) > self.at)
 

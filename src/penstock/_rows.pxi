@@ -61,6 +61,9 @@ cdef class RowReader(Reader):
     def shape(self, Columns columns, uint64_t rows_max, uint64_t bytes_max):
         """Set which columns a batch has and how large it gets."""
         self.columns = columns
+        if self.log._ring is not None:
+            self.window_bytes = PSK_RING_SCAN_BYTES
+            self.blocks = False
         self.rows_max = rows_max
         self.bytes_max = bytes_max
         return self
@@ -95,7 +98,7 @@ cdef class RowReader(Reader):
         if self.blocks:
             if self.block_end < end:
                 end = self.block_end
-        elif self.window_end < end:
+        elif self.ring is None and self.window_end < end:
             end = self.window_end
         while self.at < end and rc == SWEPT_ALL:
             n = 0
@@ -141,7 +144,7 @@ cdef class RowReader(Reader):
                     alike_commit = commit
                 seq = psk_get64(p + PSK_FRAME_SEQ)
                 if not is_event(p):
-                    if p[PSK_FRAME_KIND] == PSK_KIND_ROLL:
+                    if p[PSK_FRAME_KIND] == PSK_KIND_ROLL or p[PSK_FRAME_KIND] == PSK_KIND_WRAP:
                         rc = SWEPT_ROLL
                         break
                     self.at += total
@@ -180,8 +183,12 @@ cdef class RowReader(Reader):
 
     cdef int reserve(self, Rows *r) except -1:
         """Have memory for what is likely to come; what of it is not touched costs next to nothing."""
-        cdef uint64_t rows = min(self.stop - self.next, self.rows_max, (self.limit - self.at) // 48 + 64)
-        cdef uint64_t nbytes = min(self.limit - self.at, self.bytes_max, rows * VALUE_BYTES_LIKELY)
+        cdef uint64_t ahead = self.limit - self.at
+        cdef uint64_t rows, nbytes
+        if self.ring is not None:
+            ahead = max(ahead, self.log.head() - self.place)
+        rows = min(self.stop - self.next, self.rows_max, ahead // 48 + 64)
+        nbytes = min(ahead, self.bytes_max, rows * VALUE_BYTES_LIKELY)
         if (rows > r.room and not rows_grow(r, rows)) or (
             r.wanted >> COLUMN_VALUE & 1 and not text_reserve(&r.value, nbytes)
         ):
@@ -222,7 +229,9 @@ cdef class RowReader(Reader):
                     self.skip_blocks()
                     if self.next >= self.stop:
                         break
-                elif not self.blocks and (self.window is not self.map or self.at >= self.window_end):
+                elif not self.blocks and self.ring is None and (
+                    self.window is not self.map or self.at >= self.window_end
+                ):
                     self.move_window()
                 holes = self.map.generation > 0
                 if r.count == 0 and not self.filtered:
@@ -234,17 +243,21 @@ cdef class RowReader(Reader):
                 if rc == SWEPT_STOP:
                     self.ended = True
                     return 0
-                if rc == SWEPT_ROLL:
+                if rc == SWEPT_ROLL and self.ring is not None:
+                    self.end_lap()
+                elif rc == SWEPT_ROLL:
                     seq = psk_get64(self.base + self.at + PSK_FRAME_SEQ)
                     if seq == self.next or (seq > self.next and holes):
                         self.cross(seq)
                     elif not self.pass_damage():
-                        raise self.map.damage(self.at, FRAME_ORDER, self.next - 1)
+                        raise self.damage(FRAME_ORDER)
                 elif rc == SWEPT_MEMORY:
                     raise MemoryError
                 elif rc == SWEPT_BAD:
+                    if self.ring is not None and self.is_cut(state):
+                        break
                     if not self.pass_damage():
-                        raise self.map.damage(self.at, state, self.next - 1)
+                        raise self.damage(state)
                 elif rc == SWEPT_LATE:
                     seq = psk_get64(self.base + self.at + PSK_FRAME_SEQ)
                     raise Usage(

@@ -114,7 +114,7 @@ cdef inline void walk_take(Walk *w, const char *p, uint64_t total, char *index) 
         w.next_seq = seq
         if p[PSK_FRAME_KIND] == PSK_KIND_SETTINGS:
             w.settings_offset = w.offset
-        elif p[PSK_FRAME_KIND] == PSK_KIND_PRODUCER:
+        elif p[PSK_FRAME_KIND] == PSK_KIND_PRODUCER or p[PSK_FRAME_KIND] == PSK_KIND_PRODUCERS:
             w.producer_offset = w.offset
         elif p[PSK_FRAME_KIND] == PSK_KIND_ROLL:
             w.rolled = True
@@ -247,6 +247,8 @@ cdef class SegmentMap:
     cdef public uint64_t data_offset
     cdef public uint64_t data_end    # sealed: end of frames; else 0
     cdef public uint64_t frames_end  # appends stop here: the roll frame and the footer lie behind
+    cdef public uint64_t append_max  # bytes of the largest append
+    cdef public uint64_t ring_bytes  # of a ring: bytes of one lap; else 0
     cdef public uint64_t index_offset
     cdef public uint64_t index_capacity
     cdef public uint64_t index_count  # sealed: entries in the file

@@ -1,18 +1,22 @@
 """Attaching to a log: who may build control, what makes a control file valid, and its words.
 
 Control is disposable: this module can always make it anew from the frames, and it never trusts one
-from another boot, another file or another build. It never touches a segment.
+from another boot, another file or another build. It never touches a frame.
+
+Where control lives is a :class:`Place`: a file of its own, or a page of a file that holds more.
+What openers hold with flock is the log itself: its directory, or its only file.
 
 Attaching, as an algorithm:
 
-1. Take flock(LOCK_EX) on the directory without waiting. Got it: nobody has the log open. Recover
-   the log, build control as a temporary file, rename it, change the lock to LOCK_SH.
+1. Take flock(LOCK_EX) on the log without waiting. Got it: nobody has the log open. Recover the log
+   and build control, as a temporary file that is renamed, or in its page with the magic last;
+   change the lock to LOCK_SH.
 2. Did not get it: somebody has the log open. Take LOCK_SH and open the control that is there.
-3. The change of a flock is not atomic. So either way, compare the control that was mapped with the
+3. The change of a flock is not atomic. So either way, compare the file that was mapped with the
    one that has the name now, and start again if they differ.
 4. Control missing or not valid while LOCK_EX is refused: wait for it, then Busy.
 
-A reader that never writes, and finds no valid control, lets go of the directory again and reads the
+A reader that never writes, and finds no valid control, lets go of the log again and reads the
 frames alone; so it does not keep the next writer out.
 """
 
@@ -24,6 +28,7 @@ import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 from penstock import _core, files
 from penstock import layout as L
@@ -38,6 +43,20 @@ Words = dict[int, int]
 _KIND = L.CONTROL_KIND_PORTABLE if _core.PORTABLE else L.CONTROL_KIND_FUTEX
 _KIND_NAMES = {L.CONTROL_KIND_FUTEX: "futex", L.CONTROL_KIND_PORTABLE: "portable"}
 _FIXED = "<II16s16sQQQ"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the control of a log is."""
+
+    log: str  # what openers lock, and messages name
+    file: str  # holds the page
+    offset: int = 0  # of the page in that file
+
+    @classmethod
+    def in_directory(cls, directory: str) -> Self:
+        """A file of its own beside the segments."""
+        return cls(directory, os.path.join(directory, NAME))
 
 
 def boot_id() -> bytes:
@@ -70,34 +89,53 @@ def _fixed_part(fd: int, uuid: bytes, created_ns: int) -> bytes:
     )
 
 
-def build(directory: str, uuid: bytes, words: Words, mode: int) -> None:
-    """Make control from ``words``, under LOCK_EX."""
-    temporary = os.path.join(directory, TEMPORARY)
+def _page(fd: int, uuid: bytes, words: Words) -> bytes:
+    """A page of control for the file ``fd``."""
+    page = bytearray(L.CONTROL_BYTES)
+    fixed = _fixed_part(fd, uuid, _core.now_ns())
+    page[: len(fixed)] = fixed
+    struct.pack_into("<I", page, L.C_CRC, _core.crc32c(memoryview(page)[: L.C_CRC]))
+    struct.pack_into("<I", page, L.C_NEXT_TOKEN, 1)
+    for at, value in words.items():
+        struct.pack_into("<Q", page, at, value)
+    return bytes(page)
+
+
+def build(place: Place, uuid: bytes, words: Words, mode: int) -> None:
+    """Make control from ``words`` as a file of its own, under LOCK_EX."""
+    temporary = os.path.join(place.log, TEMPORARY)
     files.unlink(temporary)
     fd = files.create_file(temporary, mode)
     try:
         files.allocate(fd, 0, L.CONTROL_BYTES, temporary)
         _core.fail_point("control.created")
-        page = bytearray(L.CONTROL_BYTES)
-        fixed = _fixed_part(fd, uuid, _core.now_ns())
-        page[: len(fixed)] = fixed
-        struct.pack_into("<I", page, L.C_CRC, _core.crc32c(memoryview(page)[: L.C_CRC]))
-        struct.pack_into("<I", page, L.C_NEXT_TOKEN, 1)
-        for at, value in words.items():
-            struct.pack_into("<Q", page, at, value)
-        files.write_at(fd, bytes(page), 0, temporary)
+        files.write_at(fd, _page(fd, uuid, words), 0, temporary)
         _core.fail_point("control.written")
         # Over an old file, ext4 would write the new one out first, and whoever opens would wait.
-        files.unlink(os.path.join(directory, NAME))
-        files.rename(temporary, os.path.join(directory, NAME))
+        files.unlink(place.file)
+        files.rename(temporary, place.file)
         _core.fail_point("control.renamed")
     finally:
         files.close(fd)
 
 
-def _check(fd: int, path: str) -> str | None:
-    """Why this control file cannot be used, or None."""
-    page = files.read_at(fd, L.CONTROL_BYTES, 0, path)
+def build_in_place(place: Place, fd: int, uuid: bytes, words: Words) -> None:
+    """Make control from ``words`` in its page of the file ``fd``, under LOCK_EX.
+
+    The magic goes first and comes back last, so that whoever dies here leaves no control.
+    """
+    page = _page(fd, uuid, words)
+    size = len(L.CONTROL_MAGIC)
+    files.write_at(fd, bytes(size), place.offset, place.file)
+    _core.fail_point("control.emptied")
+    files.write_at(fd, page[size:], place.offset + size, place.file)
+    _core.fail_point("control.filled")
+    files.write_at(fd, page[:size], place.offset, place.file)
+
+
+def _check(fd: int, place: Place) -> str | None:
+    """Why the control in the file ``fd`` cannot be used, or None."""
+    page = files.read_at(fd, L.CONTROL_BYTES, place.offset, place.file)
     if len(page) < L.CONTROL_BYTES or page[: len(L.CONTROL_MAGIC)] != L.CONTROL_MAGIC:
         return "it is not a control file"
     (crc,) = struct.unpack_from("<I", page, L.C_CRC)
@@ -119,51 +157,72 @@ def _check(fd: int, path: str) -> str | None:
     return None
 
 
-def old_words(directory: str, uuid: bytes) -> Words | None:
-    """The words of a control file from this boot that nobody uses any more, as a hint."""
-    found = peek(directory)
+def old_words(place: Place, uuid: bytes) -> Words | None:
+    """The words of a control from this boot that nobody uses any more, as a hint."""
+    found = peek(place)
     return found.words if found is not None and found.uuid == uuid else None
+
+
+def stray_words(place: Place, uuid: bytes) -> Words | None:
+    """The words of a control of this log, be it from another boot or of another file."""
+    try:
+        fd = files.open_file(place.file, write=False)
+    except PenstockError:
+        return None
+    try:
+        page = files.read_at(fd, L.CONTROL_BYTES, place.offset, place.file)
+    except PenstockError:
+        return None
+    finally:
+        files.close(fd)
+    if len(page) < L.CONTROL_BYTES or page[: len(L.CONTROL_MAGIC)] != L.CONTROL_MAGIC:
+        return None
+    version = int.from_bytes(page[L.C_VERSION : L.C_VERSION + 4], "little")
+    if version != L.CONTROL_VERSION or page[L.C_UUID : L.C_UUID + 16] != uuid:
+        return None
+    return _words_of(page)
+
+
+def _words_of(page: bytes) -> Words:
+    return {at: struct.unpack_from("<Q", page, at)[0] for at in range(0, L.CONTROL_BYTES, 8)}
 
 
 @dataclass(frozen=True, slots=True)
 class Peek:
-    """A control file of this boot, as it was for a moment."""
+    """A control of this boot, as it was for a moment."""
 
     uuid: bytes
     words: Words
     live: bool  # somebody who may append has it open
 
 
-def peek(directory: str) -> Peek | None:
+def peek(place: Place) -> Peek | None:
     """Look at control without attaching to it; None if there is none that can be used."""
-    path = os.path.join(directory, NAME)
     try:
-        fd = files.open_file(path, write=False)
+        fd = files.open_file(place.file, write=False)
     except PenstockError:
         return None
     try:
-        if _check(fd, path) is not None:
+        if _check(fd, place) is not None:
             return None
         live = _core.has_writers(fd)
-        page = files.read_at(fd, L.CONTROL_BYTES, 0, path)
+        page = files.read_at(fd, L.CONTROL_BYTES, place.offset, place.file)
     except PenstockError:
         return None
     finally:
         files.close(fd)
     if len(page) < L.CONTROL_BYTES:
         return None
-    words = {at: struct.unpack_from("<Q", page, at)[0] for at in range(0, L.CONTROL_BYTES, 8)}
-    return Peek(page[L.C_UUID : L.C_UUID + 16], words, live)
+    return Peek(page[L.C_UUID : L.C_UUID + 16], _words_of(page), live)
 
 
-def _open(directory: str, *, write: bool, token: bool) -> tuple[Control | None, str]:
+def _open(place: Place, *, write: bool, token: bool) -> tuple[Control | None, str]:
     """Map the control that is there; or why it cannot be used.
 
     Only who appends takes a token. A reader needs none: it writes nothing but ``waiting``.
     """
-    path = os.path.join(directory, NAME)
     try:
-        fd = files.open_file(path, write=write)
+        fd = files.open_file(place.file, write=write)
     except NotFound:
         return None, "there is no control file"
     except Io as error:
@@ -171,7 +230,7 @@ def _open(directory: str, *, write: bool, token: bool) -> tuple[Control | None, 
             raise
         return None, "it is a symbolic link"
     try:
-        why = _check(fd, path)
+        why = _check(fd, place)
     except BaseException:
         files.close(fd)
         raise
@@ -179,49 +238,49 @@ def _open(directory: str, *, write: bool, token: bool) -> tuple[Control | None, 
         files.close(fd)
         return None, why
     try:
-        mapped = Control(fd, write, token)
+        mapped = Control(fd, write, token, place.offset)
     except OSError as error:
-        raise from_os(error, "mapping", path) from error
-    if files.same_file(mapped.fd, path):
+        raise from_os(error, "mapping", place.file) from error
+    if files.same_file(mapped.fd, place.file):
         return mapped, ""
     mapped.close()
     return None, "it was replaced just now"
 
 
 def attach_writer(
-    directory: str, dir_fd: int, recover: Callable[[], None], timeout: float | None
+    place: Place, held_fd: int, recover: Callable[[], None], timeout: float | None
 ) -> Control:
-    """Hold the directory and return live control; ``recover`` runs if nobody else is there."""
+    """Hold the log and return live control; ``recover`` runs if nobody else is there."""
     deadline = None if timeout is None else time.monotonic() + timeout
     nap = 0.0005
     while True:
-        if files.lock_exclusive(dir_fd, directory):
+        if files.lock_exclusive(held_fd, place.log):
             recover()
-        files.lock_shared(dir_fd, directory, deadline)
+        files.lock_shared(held_fd, place.log, deadline)
         _core.fail_point("open.locked")
-        control, why = _open(directory, write=True, token=True)
+        control, why = _open(place, write=True, token=True)
         if control is not None:
             return control
-        files.unlock(dir_fd, directory)
+        files.unlock(held_fd, place.log)
         if deadline is not None and time.monotonic() >= deadline:
             raise Busy(
-                f"{directory}: another process has the log open, but control is unusable: {why}; "
+                f"{place.log}: another process has the log open, but control is unusable: {why}; "
                 "close the log in every process and open it again"
             )
         time.sleep(nap)
         nap = min(0.02, nap * 2)
 
 
-def attach_reader(directory: str, dir_fd: int, timeout: float | None) -> Control | None:
-    """Hold the directory and return live control; None, without holding it, if there is none.
+def attach_reader(place: Place, held_fd: int, timeout: float | None) -> Control | None:
+    """Hold the log and return live control; None, without holding it, if there is none.
 
     A control without a living writer is nobody's any more, and only a hint.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
-    files.lock_shared(dir_fd, directory, deadline)
+    files.lock_shared(held_fd, place.log, deadline)
     for write in (True, False):
         try:
-            control, _ = _open(directory, write=write, token=False)
+            control, _ = _open(place, write=write, token=False)
         except PermissionError:
             continue
         if control is not None and control.has_writers():
@@ -229,5 +288,5 @@ def attach_reader(directory: str, dir_fd: int, timeout: float | None) -> Control
         if control is not None:
             control.close()
         break
-    files.unlock(dir_fd, directory)
+    files.unlock(held_fd, place.log)
     return None

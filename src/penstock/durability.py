@@ -114,7 +114,7 @@ def sync_to(
 def sync(store: Store, control: Control, active: SegmentMap | None, words: Snapshot) -> None:
     """Have everything up to the head in ``words`` on the device; under the sync lock."""
     base = words[L.C_ACTIVE_BASE]
-    again = _begin(control)
+    again = begin(control)
     _sync_finished(store, control, base, again)
     if active is None or active.number != words[L.C_HEAD] >> 32 or again:
         _sync_one(store, control, base, again)
@@ -127,18 +127,18 @@ def sync(store: Store, control: Control, active: SegmentMap | None, words: Snaps
     _core.fail_point("sync.synced")
     _checkpoint(store, control, active, words)
     _core.fail_point("sync.checkpointed")
-    _end(control, base, words[L.C_HEAD], words[L.C_NEXT_SEQ] - 1)
+    end(control, base, words[L.C_HEAD], words[L.C_NEXT_SEQ] - 1)
 
 
 def sync_finished(store: Store, control: Control, words: Snapshot) -> None:
     """Have every segment before the active one on the device; under the sync lock."""
     base = words[L.C_ACTIVE_BASE]
-    _sync_finished(store, control, base, _begin(control))
+    _sync_finished(store, control, base, begin(control))
     start = position(words[L.C_HEAD] >> 32, 0)
-    _end(control, base, start, base - 1)
+    end(control, base, start, base - 1)
 
 
-def _begin(control: Control) -> bool:
+def begin(control: Control) -> bool:
     """Leave the mark of a sync under way; whether a sync that died had left it already."""
     again = bool(control.get32(L.C_SYNCING))
     control.put32(L.C_SYNCING, 1)
@@ -146,7 +146,8 @@ def _begin(control: Control) -> bool:
     return again
 
 
-def _end(control: Control, base: int, durable_pos: int, durable_seq: int) -> None:
+def end(control: Control, base: int, durable_pos: int, durable_seq: int) -> None:
+    """A sync is over: tell everybody how far it came."""
     control.put(L.C_DURABLE_BASE, base)
     control.put(L.C_DURABLE_SEQ, durable_seq)
     control.put(L.C_DURABLE_POS, durable_pos)  # last: who waited for it reads durable_seq

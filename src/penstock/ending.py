@@ -41,6 +41,17 @@ class Active:
         return Settings.from_json(data, self.map.path)
 
     @property
+    def next_seq(self) -> int:
+        """The seq of the next event."""
+        seq: int = self.walk["next_seq"]
+        return seq
+
+    @property
+    def monotone(self) -> bool:
+        """Whether event times never went back in the log."""
+        return bool(self.walk["monotone"])
+
+    @property
     def head(self) -> int:
         """The published end; before a roll frame whose successor is not there yet."""
         end = self.walk["last_frame"] if self.walk["rolled"] else self.walk["offset"]

@@ -77,6 +77,18 @@ def create_file(path: str, mode: int) -> int:
         return fd
 
 
+def private_file(nbytes: int, path: str) -> int:
+    """A file of zeros in memory that nobody else sees, for what is read from ``path``."""
+    with _doing("making room for", path):
+        fd = os.memfd_create("penstock", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(fd, nbytes)
+        except OSError:
+            os.close(fd)
+            raise
+        return fd
+
+
 def make_dir(path: str, mode: int) -> bool:
     """Create a directory and its parents; False if it was there."""
     with _doing("creating", path):
@@ -126,6 +138,15 @@ def is_dir(path: str) -> bool | None:
             return False if os.path.islink(path) else None
         except NotADirectoryError:
             return None
+
+
+def is_file(path: str) -> bool:
+    """Whether a path leads to a regular file."""
+    with _doing("looking at", path):
+        try:
+            return stat.S_ISREG(os.stat(path).st_mode)
+        except FileNotFoundError:
+            return False
 
 
 def keep_as(path: str, kept: str) -> None:

@@ -1,7 +1,7 @@
 """Handle: one opener's hold on a log, from attaching to closing, across forks and dead writers.
 
-It keeps what an append or a read needs in order (the hooks that the compiled core calls are here)
-and offers nothing to users; :class:`penstock.Log` does that.
+It is the same for every kind of log. What a kind has to provide are the hooks at its end, which the
+compiled core, this class and :class:`penstock.Log` call. It offers nothing to users; Log does.
 """
 
 from __future__ import annotations
@@ -9,26 +9,26 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
-from penstock import _core, codecs, control, durability, ending, files, recovery, segment
+from penstock import _core, codecs, control, durability
 from penstock import layout as L
-from penstock._core import Control, LogCore, SegmentMap
+from penstock._core import Control, Hold, LogCore, SegmentMap
+from penstock.backup import Progress
+from penstock.control import Place
 from penstock.durability import Snapshot
-from penstock.ending import Active
-from penstock.errors import Busy, Closed, Io, NotFound, PenstockError, Permission
+from penstock.errors import Busy, Closed, PenstockError, Permission
 from penstock.filesystem import check_file_system
-from penstock.producers import Done, Follower, Table
-from penstock.segment import Header
-from penstock.settings import Settings
-from penstock.steward.ahead import Ahead
+from penstock.load import Parts, Private
+from penstock.producers import Done, Table
+from penstock.repair import Plan
+from penstock.report import Report
+from penstock.settings import Options, Settings
+from penstock.stats import Stock
 from penstock.steward.keeper import Keeper
-from penstock.steward.roll import allocate_to, publish, roll
 from penstock.steward.syncer import Syncer
-from penstock.store import Store
 
 _T = TypeVar("_T")
 
@@ -37,67 +37,62 @@ logger = logging.getLogger("penstock")
 CLOSE_PATIENCE = 5.0  # seconds that the last writer's close waits for a lock
 
 
+class Static(Protocol):
+    """The end of a log as its frames alone tell it, for a reader without live control."""
+
+    @property
+    def next_seq(self) -> int: ...
+    @property
+    def monotone(self) -> bool: ...
+    @property
+    def settings(self) -> Settings: ...
+
+
 class Handle(LogCore):
     """The part of a log handle that users do not see."""
 
-    def __init__(
-        self,
-        path: str,
-        *,
-        writable: bool,
-        create: bool,
-        settings: Settings,
-        timeout: float | None,
-        any_file_system: bool,
-        sync_seconds: float | None = None,
-        sync_events: int | None = None,
-        private: Header | None = None,
-        codec: str | None = None,
-        schema: Any = None,
-    ) -> None:
+    _static: Static | None
+    _loads_apart = True  # whether a load that is no single batch goes elsewhere first
+
+    def __init__(self, path: str, place: Place, options: Options, new: Settings | None) -> None:
+        """Open the log at ``path``; ``new`` are the settings of one to create if there is none."""
         self._closed = True  # until it is open
         self.path = path
-        self._writable = writable
-        self._timeout = timeout
-        self._any_file_system = any_file_system
-        self._dir_fd = -1
-        self._header: Header | None = None
-        self._static: Active | None = None
+        self._place = place
+        self._writable = options.writable
+        self._timeout = options.timeout
+        self._any_file_system = options.any_file_system
+        self._held_fd = -1  # what is held of the log, while control does not have it
+        self._held_generation = 0
+        self._static = None
         self._keeper: Keeper | None = None
-        self._ahead: Ahead | None = None
-        self._settings_seen: tuple[int, Settings] | None = None
-        self._dir_generation = 0
-        self._private = private  # header of the first segment of a log that another will take over
-        self._sync_seconds = sync_seconds
-        self._sync_events = sync_events
+        self._sync_seconds = options.sync_seconds
+        self._sync_events = options.sync_events
         self._syncer: Syncer | None = None
-        self._producers = Follower()
         self._guard = threading.Lock()
-        self._coder.schema = schema
-        self._store = Store(path, None, self._recent, _active_base_of(self), self._coder)
-        self._attach(settings if create else None)
+        self._coder.schema = options.schema
+        self._attach(new)
         try:
-            if codec is not None or schema is not None:
-                codecs.settle(self._coder, self.settings.codec, codec, path)
+            if options.codec is not None or options.schema is not None:
+                codecs.settle(self._coder, self.settings.codec, options.codec, path)
             self._plan_sync()
         except BaseException:
             self._release()
             raise
 
     def _attach(self, new: Settings | None) -> None:
-        """Open the directory, hold it, and get at control or, reading, at the frames alone."""
-        fd = files.open_dir(self.path)
+        """Open the log, hold it, and get at control or, reading, at the frames alone."""
+        fd = self._open_held()
         _core.own_fd(fd)  # before it is locked: a child of a fork must not keep the lock
         attached: Control | None = None
         try:
             live = self._shares_memory(fd)
             if self._writable:
                 attached = control.attach_writer(
-                    self.path, fd, lambda: self._first_open(fd, new), self._timeout
+                    self._place, fd, lambda: self._first_open(fd, new), self._timeout
                 )
             elif live:
-                attached = control.attach_reader(self.path, fd, self._timeout)
-            self._store.forget()
+                attached = control.attach_reader(self._place, fd, self._timeout)
             self._adopt(attached, fd)
         except BaseException:
             if attached is not None:
@@ -106,82 +101,35 @@ class Handle(LogCore):
             raise
         self._closed = False
 
-    def _adopt(self, attached: Control | None, dir_fd: int) -> None:
+    def _adopt(self, attached: Control | None, held_fd: int) -> None:
         """Go on with live control, or, if there is none, with the frames alone."""
         if attached is not None:
-            self._store.uuid = attached.uuid()
-            attached.dir_fd = dir_fd
-            dir_fd = -1
+            attached.held_fd = held_fd
+            held_fd = -1
             self._static = None
         else:
             self._read_frames_alone()
-        self._dir_fd = dir_fd
-        self._dir_generation = _core.fork_generation()
+        self._held_fd = held_fd
+        self._held_generation = _core.fork_generation()
         self._ctl = attached  # last: now other threads see it
-
-    def _first_open(self, dir_fd: int, new: Settings | None) -> None:
-        """Nobody else has the log open: make it if need be, bring it into order, build control."""
-        store = Store(self.path, None, [], lambda: 0)
-        found = bool(store.bases())
-        if not found:
-            recovery.check_is_free(self.path)
-            if new is None:
-                raise NotFound(f"{self.path}: there is no log here; create it first")
-        recovery.sweep(self.path, store.names)
-        if not found and new is not None:
-            if self._private is None:
-                files.sync_way(self.path)
-            recovery.create_first(self.path, dir_fd, new, self._private)
-            store.forget()
-        uuid = ending.settle_uuid(store)
-        hint = control.old_words(self.path, uuid)
-        # Nobody vouches for what lies behind the last checkpoint if the machine has booted since,
-        # if a sync failed, or if a process died in one and may have been the only one to know.
-        trusted = hint is not None and not hint[L.C_POISONED] and not hint[L.C_SYNCING] & 0xFFFFFFFF
-        try:
-            active = recovery.recover(store, dir_fd, hint, fresh=False)
-            words = active.words() | ending.vouched(store).words(active)
-            if not trusted:
-                words = durability.settle(store, dir_fd, words)
-        except Io:
-            files.unlink(
-                os.path.join(self.path, control.NAME)
-            )  # so that the next one trusts it not
-            raise
-        control.build(self.path, uuid, words, active.settings.file_mode)
-
-    def _read_frames_alone(self) -> None:
-        """Without live control: find the end in the frames."""
-        if not self._store.bases(fresh=True):
-            raise NotFound(f"{self.path}: there is no log here")
-        uuid = ending.settle_uuid(self._store)
-        hint = control.old_words(self.path, uuid)
-        self._static = ending.find_end(self._store, hint=hint, write=False)
-        self._store.keep(self._static.map)
-        self._static_head = self._static.head
 
     def _look_again(self) -> None:
         """Without live control: has a writer come, or have the frames grown?"""
-        active = self._static
-        if active is None:
+        if self._static is None:
             return
         attached = None
-        if self._shares_memory(self._dir_fd):
+        if self._shares_memory(self._held_fd):
             with suppress(Busy):  # a writer is just opening the log
-                attached = control.attach_reader(self.path, self._dir_fd, 0)
+                attached = control.attach_reader(self._place, self._held_fd, 0)
         if attached is not None:
-            self._adopt(attached, self._dir_fd)
-            return
-        if not active.map.data_end:
-            active.walk, _, _ = active.map.walk(active.map.grown(), resume=active.walk)
-        if active.walk["rolled"] and files.exists(self._store.file(active.walk["next_seq"])):
-            active = self._static = ending.find_end(self._store, hint=None, write=False)
-        self._static_head = active.head
+            self._adopt(attached, self._held_fd)
+        else:
+            self._grow_static()
 
-    def _shares_memory(self, dir_fd: int) -> bool:
+    def _shares_memory(self, held_fd: int) -> bool:
         """Whether control can be shared on that file system; a writer is refused where not."""
         return check_file_system(
-            dir_fd, self.path, insist=self._any_file_system, write=self._writable
+            held_fd, self.path, insist=self._any_file_system, write=self._writable
         )
 
     def _after_fork(self) -> None:
@@ -194,9 +142,8 @@ class Handle(LogCore):
             self._guard = threading.Lock()
             self._keeper = None
             self._syncer = None
-            self._ahead = None
             self._active_map = None
-            self._header = None
+            self._forget()
             self._attach(None)
             self._plan_sync()
 
@@ -216,8 +163,6 @@ class Handle(LogCore):
         """The last writer to close leaves everything on the device; the error if a sync fails."""
         attached = self._ctl
         if not self._writable or attached is None or self._inherited or attached.has_writers():
-            return None
-        if self._private is not None:
             return None
         try:
             if not attached.get(L.C_POISONED):
@@ -242,15 +187,13 @@ class Handle(LogCore):
                 keeper.stop()
         self._active_map = None
         self._stop_filler()
-        self._ahead = None
-        self._header = None
         self._static = None
-        self._store.forget()
+        self._forget()
         attached, self._ctl = self._ctl, None
         if attached is not None:
             attached.close()
-        fd, self._dir_fd = self._dir_fd, -1
-        if fd >= 0 and self._dir_generation == _core.fork_generation():
+        fd, self._held_fd = self._held_fd, -1
+        if fd >= 0 and self._held_generation == _core.fork_generation():
             _core.close_fd(fd)
 
     def __enter__(self) -> Self:
@@ -276,7 +219,7 @@ class Handle(LogCore):
         return Closed(f"{self.path}: the log is closed; open it again")
 
     def _become_writer(self, timeout: float | None) -> None:
-        """An append found no segment to append to."""
+        """An append found nothing mapped to append to."""
         self._check_writable()
         self._make_ready(0, timeout)
 
@@ -286,99 +229,11 @@ class Handle(LogCore):
         if not self._writable:
             raise Permission(f"{self.path}: the log was opened with mode='r' and takes no appends")
 
-    def _make_ready(self, nbytes: int, timeout: float | None) -> None:
-        """Repair, map, roll or allocate, whatever an append of ``nbytes`` bytes still needs."""
-        attached = self._live()
-        with attached.locked(timeout):
-            self._repair_if_needed(attached)
-            m, header = self._map_active(attached)
-            end = (attached.get(L.C_HEAD) & 0xFFFFFFFF) + nbytes
-            if end > header.frames_end:
-                self._roll(attached, m, header)
-            elif end > attached.get(L.C_ALLOC_END):
-                allocate_to(attached, m, header, end)
-
     def _live(self) -> Control:
         attached = self._ctl
         if self._closed or attached is None:
             raise self._closed_error()
         return attached
-
-    def _repair_if_needed(self, attached: Control) -> None:
-        """Under the write lock: bring in order what a dead holder left."""
-        head = attached.get(L.C_HEAD)
-        reserved = attached.get(L.C_RESERVED)
-        if not attached.get32(L.C_SUSPECT) and head == reserved:
-            return
-        hint = {at: attached.get(at) for at in range(L.C_HEAD, L.C_NOTIFY, 8)}
-        limit = reserved & 0xFFFFFFFF if reserved >> 32 == head >> 32 else None
-        active = recovery.recover(self._store, attached.dir_fd, hint, live=attached, limit=limit)
-        publish(attached, active)
-        attached.put32(L.C_SUSPECT, 0)
-        attached.add(L.C_REPAIRS)
-        attached.wake_all()
-
-    def _map_active(self, attached: Control) -> tuple[SegmentMap, Header]:
-        """Under the write lock: have the active segment mapped for writing."""
-        m, header = self._active_map, self._header
-        if m is None or header is None or m.number != attached.get(L.C_HEAD) >> 32:
-            name = self._store.file(attached.get(L.C_ACTIVE_BASE))
-            m, header = segment.map_segment(name, write=True)
-            if self._closed:
-                raise self._closed_error()
-            self._header = header
-            self._active_map = m
-            if os.path.basename(name) in self._store.spurious:
-                self._store.readmit(header.base_seq)
-            self._store.keep(m)
-        return m, header
-
-    def _roll(self, attached: Control, m: SegmentMap, header: Header) -> None:
-        roll(self.path, attached.dir_fd, attached, self._state(attached, m, header))
-        self._map_active(attached)
-
-    def _state(self, attached: Control, m: SegmentMap, header: Header) -> Active:
-        """Under the write lock, with the log in order: the active segment and where it ends."""
-        walk, _, _ = m.walk(header.data_offset)
-        walk |= {
-            "offset": attached.get(L.C_HEAD) & 0xFFFFFFFF,
-            "next_seq": attached.get(L.C_NEXT_SEQ),
-            "last_append_ns": attached.get(L.C_LAST_APPEND_NS),
-            "last_frame": attached.get(L.C_LAST_FRAME),
-            "event_max_ns": attached.get(L.C_EVENT_MAX_NS),
-            "monotone": bool(attached.get(L.C_FLAGS) & L.CONTROL_FLAG_MONOTONE),
-            "settings_offset": attached.get(L.C_SETTINGS_POS) & 0xFFFFFFFF,
-            "producer_offset": attached.get(L.C_PRODUCER_POS) & 0xFFFFFFFF,
-        }
-        return Active(m, header, walk)
-
-    def _roll_for(self, nbytes: int) -> bool:
-        """Roll to a larger segment if the settings have one that takes ``nbytes`` bytes."""
-        attached = self._live()
-        if nbytes > segment.room_in(self.settings.segment_size):
-            return False
-        with attached.locked():
-            self._repair_if_needed(attached)
-            m, header = self._map_active(attached)
-            fits = nbytes <= header.frames_end - header.data_offset
-            if not fits and attached.get(L.C_NEXT_SEQ) > header.base_seq:
-                self._roll(attached, m, header)
-                fits = True
-        return fits
-
-    def _roll_now(self) -> int:
-        """Roll unless the active segment is empty; the active segment's base seq."""
-        self._check_writable()
-        self._head()  # opens the log anew in a child
-        attached = self._live()
-        with attached.locked():
-            self._repair_if_needed(attached)
-            m, header = self._map_active(attached)
-            if attached.get(L.C_NEXT_SEQ) > header.base_seq:
-                self._roll(attached, m, header)
-            base = attached.get(L.C_ACTIVE_BASE)
-        self._look_ahead()
-        return base
 
     def _look_ahead(self) -> None:
         """Have the keeper allocate, prepare and seal. It never raises: the append is done."""
@@ -386,23 +241,6 @@ class Handle(LogCore):
             self._ask_keeper()
         except (PenstockError, OSError, RuntimeError, MemoryError) as error:
             logger.debug("%s: maintenance put off: %s", self.path, error)
-
-    def _ask_keeper(self) -> None:
-        attached, m, header = self._ctl, self._active_map, self._header
-        if attached is None or m is None or header is None:
-            return
-        settings = self.settings
-        with self._guard:
-            if self._closed:
-                return
-            if self._ahead is None or self._keeper is None:
-                assert self._store.uuid is not None
-                self._ahead = Ahead(
-                    self.path, self._store.uuid, attached, seals=self._private is None
-                )
-                self._keeper = Keeper(os.path.basename(self.path), self._ahead.work)
-            self._ahead.active = (m, header, settings)
-            self._keeper.ask()
 
     def _poisoned_error(self) -> PenstockError:
         return durability.poisoned_error(self.path)
@@ -420,7 +258,7 @@ class Handle(LogCore):
             while not words.in_order:
                 self._make_ready(0, timeout)
                 words = Snapshot(attached.words_when_still(timeout))
-            durability.sync(self._store, attached, self._active_map, words)
+            self._run_sync(attached, words)
 
         durability.sync_to(self.path, attached, word, goal, timeout, run)
 
@@ -430,7 +268,7 @@ class Handle(LogCore):
         attached = self._ctl
         if attached is not None:
             return attached.get(L.C_DURABLE_SEQ)
-        return min(ending.vouched(self._store).seq, self._next_seq() - 1)
+        return min(self._vouched_seq(), self._next_seq() - 1)
 
     def _sync_soon(self, *, now: bool) -> None:
         """Have a thread of this handle sync; a failure is told by the next append or sync."""
@@ -465,19 +303,6 @@ class Handle(LogCore):
             lambda table: {who.decode(): done for who, done in table.entries.items()}
         )[0]
 
-    def _ask_producers(self, question: Callable[[Table], _T]) -> tuple[_T, int]:
-        """What the table of producers, as it stands, answers; and its place."""
-        self._check_writable()
-        self._head()  # opens the log anew in a child
-        attached = self._live()
-        while True:
-            with self._guard:
-                pos = attached.get(L.C_PRODUCER_POS)
-                m, header = self._active_map, self._header
-                if m is not None and header is not None and m.number == pos >> 32:
-                    return question(self._producers.up_to(m, header, pos & 0xFFFFFFFF)), pos
-            self._make_ready(0, None)
-
     def _codec_name(self) -> str:
         """The log's codec, which never changes."""
         return self.settings.codec
@@ -493,41 +318,14 @@ class Handle(LogCore):
             return attached.get(L.C_NEXT_SEQ)
         if static is None:
             raise self._closed_error()
-        seq: int = static.walk["next_seq"]
-        return seq
-
-    def _segment_for(self, seq: int) -> SegmentMap | None:
-        return self._store.covering(seq) if seq < self._next_seq() else None
-
-    def _segment_at(self, base_seq: int) -> SegmentMap:
-        return self._store.beginning_at(base_seq)
-
-    def _segment_before(self, later: SegmentMap) -> SegmentMap | None:
-        return self._store.before(later)
-
-    def _segment_after(self, seq: int) -> SegmentMap | None:
-        return self._store.after(seq)
-
-    def _segment_below(self, seq: int) -> SegmentMap | None:
-        return self._store.below(seq)
-
-    def _lowest_base(self) -> int:
-        """Base seq of the oldest segment, be it readable or not."""
-        return min(self._store.bases(), default=1)
-
-    def _active_base(self) -> int:
-        """Base seq of the segment that takes appends; 0 while that is being found out."""
-        attached, static = self._ctl, self._static
-        if attached is not None and not attached.inherited:
-            return attached.get(L.C_ACTIVE_BASE)
-        return static.header.base_seq if static is not None else 0
+        return static.next_seq
 
     def _monotone(self) -> bool:
         """Whether event times never went back in the whole log."""
         attached = self._ctl
         if attached is not None:
             return bool(attached.get(L.C_FLAGS) & L.CONTROL_FLAG_MONOTONE)
-        return self._static is not None and bool(self._static.walk["monotone"])
+        return self._static is not None and self._static.monotone
 
     def _has_none(self, m: SegmentMap, topic: bytes | None, since_ns: int, until_ns: int) -> bool:
         """Whether a sealed segment's summary rules out every event of that topic and time."""
@@ -548,27 +346,165 @@ class Handle(LogCore):
             if self._static is None:
                 raise self._closed_error()
             return self._static.settings
-        at = attached.get(L.C_SETTINGS_POS)
-        if self._settings_seen is not None and self._settings_seen[0] == at:
-            return self._settings_seen[1]
-        m, header = segment.map_segment(self._store.file(attached.get(L.C_ACTIVE_BASE)))
-        frame = at & 0xFFFFFFFF if header.number == at >> 32 else 0  # 0: rolled since; see header
-        data = m.frame_body(frame, L.KIND_SETTINGS) if frame else header.settings
-        settings = Settings.from_json(data, m.path)
-        if header.number == at >> 32:
-            self._settings_seen = (at, settings)
-        return settings
+        return self._live_settings(attached)
 
+    def _open_held(self) -> int:
+        """A new descriptor of what openers of the log lock with flock."""
+        raise NotImplementedError
 
-def _active_base_of(log: Handle) -> Callable[[], int]:
-    """What tells a store which segment takes appends, without keeping the log alive."""
-    held = weakref.ref(log)
+    def _first_open(self, held_fd: int, new: Settings | None) -> None:
+        """Nobody else has the log open: make it if need be, bring it into order, build control."""
+        raise NotImplementedError
 
-    def base() -> int:
-        log = held()
-        return log._active_base() if log is not None else 0
+    def _read_frames_alone(self) -> None:
+        """Without live control: find the end in the frames; set _static and _static_head."""
+        raise NotImplementedError
 
-    return base
+    def _grow_static(self) -> None:
+        """Without live control: have the frames grown? Sets _static and _static_head anew."""
+        raise NotImplementedError
+
+    def _forget(self) -> None:
+        """Drop every map and what is known of the files: the log was closed, or a child has it."""
+        raise NotImplementedError
+
+    def _make_ready(self, nbytes: int, timeout: float | None) -> None:
+        """Repair, map, roll or allocate, whatever an append of ``nbytes`` bytes still needs."""
+        raise NotImplementedError
+
+    def _roll_for(self, nbytes: int) -> bool:
+        """Make room for an append that the active map can never take; False if there is none."""
+        raise NotImplementedError
+
+    def _too_large(self, nbytes: int, most: int) -> PenstockError:
+        """The error for an append of more bytes than the log ever takes at once."""
+        raise NotImplementedError
+
+    def _full_error(self) -> PenstockError:
+        """The error for an append that would overwrite what is still wanted."""
+        raise NotImplementedError
+
+    def _confirm(self, timeout: float | None) -> None:
+        """Have the newest checkpoint made sure, so that an append may drop what leads to it."""
+        raise NotImplementedError
+
+    def _take_hold(self, seq: int) -> Hold | None:
+        """Have writers wait for a reader that stands at ``seq``; None where they never would."""
+        raise NotImplementedError
+
+    def _resize(self, nbytes: int) -> None:
+        """Give the log another size."""
+        raise NotImplementedError
+
+    def _roll_now(self) -> int:
+        """Go on in a new segment, as the user wishes; its first seq."""
+        raise NotImplementedError
+
+    def _ask_keeper(self) -> None:
+        """Have done what appends will need next. It may fail."""
+        raise NotImplementedError
+
+    def _run_sync(self, attached: Control, words: Snapshot) -> None:
+        """Have everything up to the head in ``words`` on the device; under the sync lock."""
+        raise NotImplementedError
+
+    def _vouched_seq(self) -> int:
+        """Without live control: the last seq that a checkpoint says is on the device."""
+        raise NotImplementedError
+
+    def _live_settings(self, attached: Control) -> Settings:
+        """The log's settings, as live control leads to them."""
+        raise NotImplementedError
+
+    def _ask_producers(self, question: Callable[[Table], _T]) -> tuple[_T, int]:
+        """What the table of producers, as it stands, answers; and its place."""
+        raise NotImplementedError
+
+    def _room(self) -> int:
+        """Bytes of frames that the largest batch can have."""
+        raise NotImplementedError
+
+    def _load_apart(self, first: Any, parts: Parts) -> Private:
+        """Where a load that is no single batch goes until it is part of the log."""
+        raise NotImplementedError
+
+    def _segment_for(self, seq: int) -> SegmentMap | None:
+        """The map that holds ``seq`` or the place for it; None if the log does not go so far."""
+        raise NotImplementedError
+
+    def _segment_at(self, base_seq: int) -> SegmentMap:
+        """The map that a roll frame leads to."""
+        raise NotImplementedError
+
+    def _segment_before(self, later: SegmentMap) -> SegmentMap | None:
+        """The map before another; None if that is the oldest."""
+        raise NotImplementedError
+
+    def _segment_after(self, seq: int) -> SegmentMap | None:
+        """The first map that begins above ``seq`` and can be read, whatever leads to it."""
+        raise NotImplementedError
+
+    def _segment_below(self, seq: int) -> SegmentMap | None:
+        """The last map that begins at ``seq`` or below and can be read."""
+        raise NotImplementedError
+
+    def _lowest_base(self) -> int:
+        """Base seq of the oldest map, be it readable or not."""
+        raise NotImplementedError
+
+    def _first_seq(self) -> int:
+        """Seq of the oldest event; the next one's if there is none."""
+        raise NotImplementedError
+
+    def _why_missing(self, seq: int) -> PenstockError | None:
+        """The error for a seq in the log's range that is not there because a file is not."""
+        raise NotImplementedError
+
+    def _first_seq_since(self, since_ns: int) -> int:
+        """A seq with no event of that time or later before it: as high as is quickly found."""
+        raise NotImplementedError
+
+    def _seq_past(self, until_ns: int, end: int) -> int:
+        """A seq with only events of that time or later from it on, or ``end``: likewise low."""
+        raise NotImplementedError
+
+    def _cuts(self, start: int, stop: int) -> list[int]:
+        """Seqs between the two, in order, where reading the log in pieces costs nothing more."""
+        raise NotImplementedError
+
+    def _span_bytes(self, first: int, behind: int) -> int:
+        """About how much room the events from ``first`` to before ``behind`` take."""
+        raise NotImplementedError
+
+    def _span_stop(self, first: int, behind: int, nbytes: int) -> int:
+        """The seq up to which events from ``first`` take about ``nbytes``, which are fewer."""
+        raise NotImplementedError
+
+    def _rules_out(
+        self, seq: int, topics: Sequence[bytes | None], since_ns: int, until_ns: int
+    ) -> bool:
+        """Whether no event of the piece from ``seq`` on has one of the topics and such a time."""
+        raise NotImplementedError
+
+    def _topics(self) -> set[bytes]:
+        """The distinct topics of all events."""
+        raise NotImplementedError
+
+    def _take_stock(self) -> Stock:
+        """What the files of the log come to."""
+        raise NotImplementedError
+
+    def _verify(self, progress: Progress | None) -> Report:
+        """Check every byte that matters; change nothing."""
+        raise NotImplementedError
+
+    def _repair(self, to: str | os.PathLike[str] | None, progress: Progress | None) -> Plan:
+        """Plan a repair; with ``to``, write a repaired copy there."""
+        raise NotImplementedError
+
+    def _backup(self, target: str, progress: Progress | None) -> int:
+        """Copy the log as it stands to ``target``; the last seq copied."""
+        raise NotImplementedError
 
 
 class _ForkGuard:

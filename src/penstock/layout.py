@@ -7,7 +7,8 @@ does nothing; a change here is a change of format and bumps ``FORMAT_VERSION``.
 
 FORMAT_VERSION = 3
 FORMAT_VERSION_OLDEST = 1  # that this version still reads
-CONTROL_VERSION = 3
+RING_VERSION = 1  # of the file of a ring
+CONTROL_VERSION = 4
 BYTE_ORDER_MARK = 0x01020304
 PAGE = 4096
 ALIGN = 8
@@ -23,6 +24,10 @@ SEGMENT_BYTES_MIN = 64 << 10
 SEGMENT_BYTES_MAX = 2 << 30
 SEGMENT_BYTES_DEFAULT = 64 << 20
 SEGMENT_NUMBER_MAX = 0x7FFFFFFF
+RING_BYTES_MIN = 32 << 10
+RING_BYTES_MAX = 2 << 30
+RING_SHARE = 2  # an append takes at most this part of a ring: one half
+RING_INDEX_SHARE = 128  # by default, a slot of the index for so many bytes of the file
 SEQ_MAX = (1 << 63) - 1
 BATCH_EVENTS_MAX = 0xFFFFFFFF
 PRODUCERS_MAX = 4096
@@ -62,7 +67,8 @@ KIND_WRAP = 4
 KIND_ROLL = 5
 KIND_SETTINGS = 6
 KIND_PRODUCER = 7
-KIND_MAX = 7
+KIND_PRODUCERS = 8  # in a ring: the table of producers as it stood when the lap began
+KIND_MAX = 8
 
 PRODUCER_N = 0  # in the value of a producer frame, whose key is the producer's id
 PRODUCER_COUNT = 8
@@ -163,6 +169,21 @@ FOOTER_FLAG_MONOTONE = 1  # event times never go back within the segment
 FOOTER_FLAG_TOPICS_COMPLETE = 2
 FOOTER_FLAG_LOG_MONOTONE = 4  # ... nor from the log's first segment to the end of this one
 
+# Ring file: header page, two checkpoint pages, control page, index, frames. The header page is laid
+# out as a segment's, with HEADER_SEGMENT_BYTES the size of the file and HEADER_INDEX_STEP that of a
+# slot of the index. Places are positions, which only grow: offset = data offset + position % room.
+
+RING_MAGIC = b"PENSRING"
+RING_CONTROL_OFFSET = 3 * PAGE
+RING_INDEX_OFFSET = 4 * PAGE
+RING_SLOT_BYTES = 8  # one position; that of seq s is in slot s % capacity
+
+# A checkpoint of a ring has positions where one of a segment has offsets, and in the place of the
+# index count the position of the oldest frame.
+
+SLOT_TAIL = SLOT_INDEX_COUNT
+SLOT_FLAG_CLEAN = 2  # nothing was written behind this checkpoint
+
 # Control: one page of shared memory. Fields that different processes write at different moments
 # stand on different cache lines (64 bytes).
 
@@ -180,6 +201,7 @@ C_DEV = 48
 C_INO = 56
 C_CREATED_NS = 64
 C_CRC = 72
+C_EPOCH = 80  # of a ring: changes before anything that a reader without control relies on
 
 C_LOCK = 128  # u32: token of the holder, top bit = somebody sleeps
 C_NEXT_TOKEN = 132
@@ -204,6 +226,10 @@ C_FLAGS = 296
 C_ACTIVE_BASE = 304
 C_SETTINGS_POS = 312
 C_PRODUCER_POS = 320
+C_TAIL = 328  # of a ring: position of the oldest frame; stored before that is overwritten
+C_WHEN_FULL = 336  # of a ring: u32, what becomes of an append for which there is no room
+C_GUARD = 344  # of a ring: between this position and the next one the tail may not come to stand
+C_GUARD_END = 352
 
 C_NOTIFY = 384  # u32 futex word, counts wake-ups
 C_WAITING = 388  # u32: a reader sleeps, or is about to
@@ -221,13 +247,29 @@ C_TAKEOVERS = 520
 C_ROLLS = 528
 C_ALLOCATIONS = 536
 C_SYNCS = 544
+C_LOST = 552  # of a ring: bytes of damaged frames that the tail has passed
+
+C_ROOM_NOTIFY = 576  # of a ring: u32 futex word, counts how often a reader made room
+C_ROOM_WAITING = 580  # of a ring: u32: a writer waits for room, or is about to
+
+C_HOLDS = 1024  # of a ring: positions of readers that are waited for; 0: free
+HOLDS_MAX = 64
+HOLD_BYTES = 8
 
 CONTROL_FLAG_MONOTONE = 1  # event times never went back in the log up to head
+
+EPOCH_MOVED = 1 << 63  # the ring has another file now
+
+WHEN_FULL_DROP = 0
+WHEN_FULL_BLOCK = 1
+WHEN_FULL_ERROR = 2
 
 LOCK_WAITERS = 0x80000000
 TOKEN_MAX = 0x7FFFFFFF
 TOKEN_BYTE = 1 << 32  # the OFD lock of token t is on byte TOKEN_BYTE + t of control
 SYNC_BYTE = 1 << 31  # the OFD lock of whoever syncs
+WRITE_BYTE = (1 << 31) + 1  # the OFD lock that is the write lock of the portable build
+HOLD_BYTE = (1 << 31) + 4096  # the OFD lock of the reader in slot i of C_HOLDS is i bytes on
 
 # Behaviour that is not format but wants one home all the same.
 
@@ -244,6 +286,8 @@ GIL_COPY_BYTES_MAX = 32 << 10  # longer copies release the GIL
 LOCK_SPINS = 200
 LOCK_SLICE_NS = 10_000_000
 WAIT_SLICE_NS = 1_000_000_000
+RING_WINDOW_BYTES = 64 << 10  # what a reader of a ring copies at a time
+RING_SCAN_BYTES = 256 << 10  # likewise a scan
 SCAN_WINDOW_BYTES = 1 << 20  # what verify and repair hold of a segment at a time
 CRC_LONG_BYTES = 1024
 CRC_SHORT_BYTES = 128

@@ -30,12 +30,13 @@ from penstock.event import ArrowData, Entry
 from penstock.producers import Done, Table
 from penstock.recovery import LOAD, NEXT, put_in_place, start_segment, successor_of
 from penstock.segment import Header
-from penstock.settings import Settings
+from penstock.settings import Options
 from penstock.steward.roll import allocate_to, enter_empty, go_on_in
 from penstock.times import to_ns
 
 if TYPE_CHECKING:
     from penstock.log import Log
+    from penstock.segmented import SegmentedLog
 
 BATCH_BYTES_MAX = 4 << 20
 BATCH_EVENTS_MAX = 20_000
@@ -67,17 +68,19 @@ def load_into(
         done, _ = log._produced(who, n)
         if done is not None:
             return _acknowledge(log, done, durable, timeout)
-    settings = log.settings
-    room = min(BATCH_BYTES_MAX, segment.room_in(settings.segment_size) // 4)
+    whole = not log._loads_apart
+    room = log._room() if whole else min(BATCH_BYTES_MAX, log._room() // 4)
     batches: Iterator[Batch]
     parts = {**parts, "tags": _kept(parts["tags"])}
     if hasattr(values, "__arrow_c_stream__") or hasattr(values, "__arrow_c_array__"):
-        batches = _given(log._intake(values, value, **parts, codec=codec), room)
+        intake = log._intake(values, value, **parts, codec=codec)
+        batches = iter([intake.all()]) if whole else _given(intake, room)
         parts = {}  # the intake has them
     elif value is not None:
         raise Usage("value= names a column of Arrow data, and these values are none")
     else:
-        batches = _batches(_encoded(log, values, parts, codec), room)
+        events_max = L.BATCH_EVENTS_MAX if whole else BATCH_EVENTS_MAX
+        batches = _batches(_encoded(log, values, parts, codec), room, events_max)
     first = next(batches, [])
     second = next(batches, None)
     if not first and who:
@@ -100,7 +103,7 @@ def load_into(
             if progress is not None:
                 progress(len(seqs))
             return _acknowledge(log, seqs, durable, timeout)
-    private = _Private(log, settings, first[0], parts)
+    private = log._load_apart(first[0], parts)
     try:
         for batch in itertools.chain((first[1:], second), batches):
             private.extend(batch, parts)
@@ -146,13 +149,13 @@ def _encoded(log: Log, values: Any, parts: Parts, codec: str | None) -> Iterator
         yield entry._replace(headers=[*pairs, mark])
 
 
-def _batches(values: Iterator[Any], room: int) -> Iterator[Batch]:
-    """The values in order, in lists that a segment takes several of."""
+def _batches(values: Iterator[Any], room: int, events_max: int) -> Iterator[Batch]:
+    """The values in order, in lists of so much at most."""
     batch: list[Any] = []
     left = room
     for item in values:
         nbytes = L.FRAME_HEADER_BYTES + _length(item.value if isinstance(item, Entry) else item)
-        if batch and (nbytes > left or len(batch) >= BATCH_EVENTS_MAX):
+        if batch and (nbytes > left or len(batch) >= events_max):
             yield batch
             batch, left = [], room
         batch.append(item)
@@ -162,7 +165,7 @@ def _batches(values: Iterator[Any], room: int) -> Iterator[Batch]:
 
 
 def _given(intake: Intake, room: int) -> Iterator[Given]:
-    """Arrow data likewise."""
+    """Arrow data likewise, in parts that a segment takes several of."""
     for rows in intake:
         left = rows
         while len(left):
@@ -179,11 +182,12 @@ def _length(value: object) -> int:
         return 0
 
 
-class _Private:
+class Private:
     """A log below the log's directory, until its segments become the log's."""
 
-    def __init__(self, log: Log, settings: Settings, first: Any, parts: Parts) -> None:
+    def __init__(self, log: SegmentedLog, first: Any, parts: Parts) -> None:
         self._log = log
+        settings = log.settings
         self._attached = log._live()
         self._path = os.path.join(log.path, f"{LOAD}{self._attached.token}-{next(_attempts)}.tmp")
         self._files: list[str] = []
@@ -206,11 +210,8 @@ class _Private:
         try:
             self._into = type(log)(
                 self._path,
-                writable=True,
-                create=True,
-                settings=settings,
-                timeout=None,
-                any_file_system=True,
+                Options(writable=True, timeout=None, any_file_system=True),
+                settings,
                 private=self._first,
             )
         except BaseException:
@@ -342,7 +343,7 @@ class _Private:
                 named.append(os.path.join(log.path, segment.file_name(header.base_seq)))
                 _core.fail_point("load.named")
             with durability.poisoning(attached):
-                files.sync_dir(attached.dir_fd, log.path)
+                files.sync_dir(attached.held_fd, log.path)
             empty = enter_empty(log.path, fresh)  # behind the commit nothing may fail any more
         except BaseException:
             self._take_back(named)

@@ -1,32 +1,26 @@
-"""Log: what a user opens, and the functions that open one."""
+"""Log: what a user has open. What differs by kind of log is asked of :class:`Handle`'s hooks."""
 
 from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
-from penstock import codecs, files, segment
-from penstock.backup import backup as copy_log
-from penstock.errors import AlreadyExists, NotFound, PenstockError, Usage, WrongType
+from penstock import files
+from penstock.errors import NotFound, PenstockError, Usage, WrongType
 from penstock.event import ArrowData, Buffer, Event, Headers
 from penstock.handle import Handle
 from penstock.layout import C_DURABLE_SEQ, C_POISONED
 from penstock.load import load_into
 from penstock.reader import SEQ_MAX, Reader, bounds, key_bytes, tag_bytes, topic_bytes
 from penstock.repair import Plan
-from penstock.repair import repair as repair_log
 from penstock.report import Report
 from penstock.scan import BATCH_ROWS, Scan
-from penstock.settings import Settings
+from penstock.settings import Settings, parse_size
 from penstock.stats import Stats, collect
 from penstock.steward import Steward
 from penstock.times import Time
-from penstock.verify import verify as verify_log
-
-OPEN_TIMEOUT = 10.0
 
 
 class Log(Handle):
@@ -40,8 +34,7 @@ class Log(Handle):
     def first_seq(self) -> int:
         """Seq of the oldest event that is still there; ``last_seq + 1`` if there is none."""
         self._head()
-        m = self._store.covering(0) if self._store.bases(fresh=True) else None
-        return m.base_seq if m is not None else self._next_seq()
+        return self._first_seq()
 
     @property
     def last_seq(self) -> int:
@@ -57,12 +50,9 @@ class Log(Handle):
     def _no_such_seq(self, seq: int) -> PenstockError:
         first, last = self.first_seq, self.last_seq
         if first <= seq <= last:
-            m = self._store.covering(seq)
-            leads_to = self._store.leads_to(m) if m is not None else 0
-            if leads_to and leads_to <= seq:
-                later = [b for b in self._store.bases(fresh=True) if b > seq]
-                if not files.exists(self._store.file(leads_to)):
-                    return self._store.missing(leads_to, later[0] if later else None)
+            missing = self._why_missing(seq)
+            if missing is not None:
+                return missing
         there = f"it has seq {first} to {last}" if last >= first else "it is empty"
         return NotFound(f"{self.path}: no event has seq {seq}; {there}")
 
@@ -86,6 +76,7 @@ class Log(Handle):
         durable: bool = False,
         check: bool = True,
         damaged: Literal["raise", "skip"] = "raise",
+        on_gap: Literal["raise", "skip"] = "raise",
     ) -> Reader:
         """Events from seq ``start`` up to, not including, ``stop``, as the log stands now.
 
@@ -93,7 +84,9 @@ class Log(Handle):
         ``tags``, only events that have all of them. With ``reverse`` the newest comes first.
         ``durable`` leaves out what is not on the device yet. ``check=False`` leaves the checksums
         unchecked. An event that is damaged raises `Corrupt`; ``damaged="skip"`` goes on with the
-        next one that is not, and ``reader.skipped`` counts the seqs passed over.
+        next one that is not, and ``reader.skipped`` counts the seqs passed over. Events that are
+        dropped while this reads, before it comes to them, are a `Gap`; ``on_gap="skip"`` goes on
+        with the first one still there, and counts them likewise.
 
         >>> log = penstock.open(path)
         >>> log.extend([b"a", b"b", b"c"])
@@ -113,6 +106,7 @@ class Log(Handle):
             reverse=reverse,
             check=check,
             damaged=damaged,
+            on_gap=on_gap,
             topic=topic_bytes(topic),
             key=key_bytes(key),
             tags=tag_bytes(tags),
@@ -139,6 +133,7 @@ class Log(Handle):
         schema: Any = None,
         codec: str | None = None,
         malformed: Literal["raise", "null", "drop"] = "raise",
+        on_gap: Literal["raise", "skip"] = "raise",
     ) -> Scan:
         """Events as Arrow columns, for pyarrow, pandas, polars and DuckDB.
 
@@ -176,6 +171,7 @@ class Log(Handle):
             schema=schema,
             codec=codec,
             malformed=malformed,
+            on_gap=on_gap,
         )
 
     def follow(
@@ -190,6 +186,8 @@ class Log(Handle):
         durable: bool = False,
         check: bool = True,
         damaged: Literal["raise", "skip"] = "raise",
+        on_gap: Literal["raise", "skip"] = "raise",
+        hold: bool = False,
     ) -> Reader:
         """Events from ``start`` on, waiting for more as they are appended.
 
@@ -197,7 +195,11 @@ class Log(Handle):
         Iteration ends when none has come for ``timeout`` seconds; never, if that is None. ``spin``
         is how many seconds to look for data without sleeping before each sleep: 0 sleeps at once,
         `math.inf` never sleeps and keeps a core busy. ``durable`` hands out an event only once it
-        is on the device. ``tags`` and ``damaged`` are as in `read`.
+        is on the device. ``tags``, ``damaged`` and ``on_gap`` are as in `read`.
+
+        With ``hold``, writers of a ring that blocks or raises when it is full (``when_full``) leave
+        an event alone until this reader has asked for the one behind it. It holds them up for as
+        long as it exists, even if nobody iterates over it; a reader whose process dies does not.
 
         >>> log = penstock.open(path)
         >>> log.append(b"a")
@@ -213,6 +215,7 @@ class Log(Handle):
             first = min(max(1, start), SEQ_MAX)
         else:
             raise Usage(f"start is a seq, 'start' or 'end', not {start!r}")
+        held = self._take_hold(first) if hold else None
         return Reader(
             self,
             first,
@@ -226,6 +229,9 @@ class Log(Handle):
             durable=durable,
             timeout=timeout,
             spin=spin,
+            on_gap=on_gap,
+            from_oldest=start == "start",
+            hold=held,
         )
 
     def wait(self, timeout: float | None = None, *, after: int | None = None) -> bool:
@@ -330,21 +336,7 @@ class Log(Handle):
 
     def topics(self) -> set[str]:
         """The distinct topics of all events; an event without a topic has the empty one."""
-        found: set[bytes] = set()
-        stop = self._head()
-        base = self.first_seq
-        while base < self._next_seq():
-            m = self._store.beginning_at(base)
-            if m.summary is not None and m.summary.topics is not None:
-                found |= m.summary.topics
-            else:
-                here = stop >> 32 == m.number
-                end = m.published(stop) if here else m.data_end or m.end_of_frames(self)
-                found |= m.topics(m.data_offset, end)
-            if stop >> 32 <= m.number:
-                break
-            base = self._store.leads_to(m)
-        return {t.decode("utf-8", "replace") for t in found}
+        return {t.decode("utf-8", "replace") for t in self._topics()}
 
     def configure(self, **changes: Any) -> Settings:
         """Change settings of the log, for every process; returns them all.
@@ -363,6 +355,22 @@ class Log(Handle):
         self._append_settings(changed.to_json())
         return changed
 
+    def resize(self, size: int | str) -> None:
+        """Give a ring another size; the newest events that fit are kept.
+
+        Nobody else may have it open, or it is `Busy`. It has the new size or the old one, whatever
+        dies meanwhile.
+
+        >>> recent = penstock.create(path.with_suffix(".ring"), ring="64KiB")
+        >>> recent.append(b"a")
+        1
+        >>> recent.resize("1MiB")
+        >>> recent.stats().ring.file_bytes, recent[1].value
+        (1048576, b'a')
+        """
+        self._check_writable()
+        self._resize(parse_size(size, "size"))
+
     @property
     def steward(self) -> Steward:
         """Maintenance: ``log.steward.roll()``."""
@@ -373,11 +381,11 @@ class Log(Handle):
         self._head()
         return collect(
             self.path,
-            self._store,
             self._ctl,
             self.first_seq,
             self._next_seq(),
             self._durable_seq(),
+            self._take_stock(),
         )
 
     def verify(self, *, progress: Callable[[int, int], None] | None = None) -> Report:
@@ -387,7 +395,7 @@ class Log(Handle):
         :func:`penstock.verify`, which also takes logs that cannot be opened.
         """
         self._head()
-        return verify_log(self.path, progress=progress)
+        return self._verify(progress)
 
     def repair(
         self,
@@ -400,7 +408,7 @@ class Log(Handle):
         To repair the log in place, close it in every process: see :func:`penstock.repair`.
         """
         self._head()
-        return repair_log(self.path, to=to, progress=progress)
+        return self._repair(to, progress)
 
     def backup(
         self, target: str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None
@@ -411,114 +419,5 @@ class Log(Handle):
         device when this returns; it gets its name last. ``progress`` is called with bytes copied
         and bytes in all.
         """
-        stop = self._head()
-        return copy_log(self._store, stop, self.settings, files.path_text(target), progress)
-
-
-def open(
-    path: str | os.PathLike[str],
-    mode: Literal["rw", "r"] = "rw",
-    *,
-    create: bool = True,
-    timeout: float | None = OPEN_TIMEOUT,
-    any_file_system: bool = False,
-    sync_seconds: float | None = None,
-    sync_events: int | None = None,
-    codec: str | None = None,
-    schema: Any = None,
-    **settings: Any,
-) -> Log:
-    """Open the log at ``path``, or create a segmented log there.
-
-    Parameters
-    ----------
-    path : str or path-like
-        The log's directory.
-    mode : {"rw", "r"}
-        "r" never writes and works on read-only media.
-    create : bool
-        Whether to create a log where there is none.
-    timeout : float or None
-        Seconds to wait for another process that is just opening the log, then `Busy`.
-    any_file_system : bool
-        Insist on a network or FUSE file system, where processes on different hosts would not see
-        each other and a crash can lose what was acknowledged.
-    sync_seconds, sync_events : float, int, optional
-        Have a thread of this handle sync that long after its first append that is not durable
-        yet, or once that many are not; whichever comes first.
-    codec : str, optional
-        How a log that is created turns values into bytes: "bytes" if not given, "json", "msgpack",
-        "lite3" or one that was registered. For a log that exists it must be the log's own.
-    schema : type, optional
-        A msgspec struct, a dataclass or any type that msgspec takes: what this handle appends must
-        fit it, and ``event.data`` is of it. It is not kept in the log.
-    **settings
-        ``segment_size`` and ``file_mode`` of a log that is created. They never change a log that
-        exists: use `Log.configure`.
-
-    >>> log = penstock.open(path, segment_size="1MiB")
-    >>> log.append(b"hello")
-    1
-    """
-    text = files.path_text(path)
-    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
-        raise WrongType(f"timeout is a number of seconds, or None; not {type(timeout).__name__}")
-    if timeout is not None and not timeout >= 0:
-        raise Usage(f"timeout is a number of seconds from 0, or None; not {timeout!r}")
-    if mode not in ("rw", "r"):
-        raise Usage(f"mode is 'rw' or 'r', not {mode!r}")
-    _check_periods(sync_seconds, sync_events)
-    if codec is not None:
-        codecs.find(codec, schema)  # first, so that a misspelt name makes no log
-        settings["codec"] = codec
-    wanted = Settings().changed(**settings)
-    there = files.is_dir(text)
-    if there is False:
-        raise Usage(f"{text}: is not a directory, so not a segmented log")
-    if there is None and codec is None:
-        codecs.find(wanted.codec, schema)
-    if mode == "rw" and create:
-        files.make_dir(text, wanted.dir_mode)
-    elif there is None:
-        raise NotFound(f"{text}: there is no log here")
-    return Log(
-        text,
-        writable=mode == "rw",
-        create=create,
-        settings=wanted,
-        timeout=timeout,
-        any_file_system=any_file_system,
-        sync_seconds=sync_seconds,
-        sync_events=sync_events,
-        codec=codec,
-        schema=schema,
-    )
-
-
-def _check_periods(seconds: float | None, events: int | None) -> None:
-    if seconds is not None:
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-            raise WrongType(f"sync_seconds is a number, not {type(seconds).__name__}")
-        if not 0 < seconds < threading.TIMEOUT_MAX:
-            raise Usage(f"sync_seconds is a number of seconds above 0, not {seconds!r}")
-    if events is not None:
-        if isinstance(events, bool) or not isinstance(events, int):
-            raise WrongType(f"sync_events is a whole number, not {type(events).__name__}")
-        if events < 1:
-            raise Usage(f"sync_events is a number of events from 1, not {events}")
-
-
-def create(path: str | os.PathLike[str], **options: Any) -> Log:
-    """Create a log at ``path``, where there must be none, and open it.
-
-    Takes the settings and options of :func:`penstock.open`.
-
-    >>> penstock.create(path, segment_size="256KiB").append(b"first")
-    1
-    """
-    text = files.path_text(path)
-    if os.path.lexists(text):
-        names = files.list_dir(text) if os.path.isdir(text) else [text]
-        if not os.path.isdir(text) or any(segment.is_name(n) for n in names):
-            raise AlreadyExists(f"{text}: something is there already; open it instead")
-    return open(path, **options)
+        self._head()
+        return self._backup(files.path_text(target), progress)

@@ -79,29 +79,10 @@ def bounds(
     until_ns = None if until is None else to_ns(until, "until")
     try:
         if since_ns is not None and lowest < end:
-            lowest = max(lowest, _first_base_since(log, since_ns))
+            lowest = max(lowest, log._first_seq_since(since_ns))
         if until_ns is not None and lowest < end:
-            end = min(end, _base_past(log, until_ns, end))
+            end = min(end, log._seq_past(until_ns, end))
     except Corrupt:
         if not skip:
             raise  # else the read comes by the segment that cannot be asked, and passes over it
     return lowest, max(lowest, end), since_ns, until_ns
-
-
-def _first_base_since(log: Log, since_ns: int) -> int:
-    """Base of the first segment that can hold an event of that time or later.
-
-    The greatest event time of all segments up to one never falls from one to the next, so this is
-    a binary search whatever the times are.
-    """
-    found = log._store.first_where(
-        lambda m: m.summary is None or m.summary.log_event_max_ns >= since_ns
-    )
-    return found or 1
-
-
-def _base_past(log: Log, until_ns: int, end: int) -> int:
-    """Base of the first segment behind all events before ``until_ns``, if times never fell."""
-    if not log._monotone():
-        return end
-    return log._store.first_where(lambda m: m.prior_event_max_ns >= until_ns) or end

@@ -122,20 +122,7 @@ def repair(
     in_place: bool = False,
     progress: Progress | None = None,
 ) -> Plan:
-    """Say how the log at ``path`` can be repaired, and do it if told where.
-
-    With ``to`` a repaired copy is made in that new directory, and the log is left as it is; with
-    ``in_place`` damaged segments are replaced, each original being kept as ``damaged-…bin``, which
-    nobody may have the log open for (`Busy`). With neither, only the plan is made.
-
-    Every valid event is kept, with its seq, times and parts. What was lost is named in the plan.
-    ``progress`` is called with bytes read and bytes in all while the log is looked at.
-
-    >>> penstock.open(path).append(b"hello")
-    1
-    >>> penstock.repair(path, to=f"{path}-mended").target == f"{path}-mended"
-    True
-    """
+    """Repair the log at ``path``, or say how; `penstock.repair` for a segmented log."""
     text = files.path_text(path)
     if to is not None and in_place:
         raise Usage("repair works in place or to a new directory, not both")

@@ -15,9 +15,9 @@ class Problem:
     Attributes
     ----------
     kind : str
-        "frame", "batch", "end", "torn", "header", "checkpoint", "index", "footer", "settings",
-        "producers", "missing", "chain", "name", "spurious", "roll", "size", "unreadable",
-        "version", "left-over" or "many".
+        "frame", "batch", "end", "torn", "header", "checkpoint", "control", "index", "footer",
+        "settings", "producers", "missing", "chain", "name", "spurious", "roll", "size",
+        "unreadable", "version", "left-over" or "many".
     severity : {"normal", "damage"}
         "normal" is what a crash, or somebody's copy, leaves behind and costs nothing.
     path : str
@@ -62,6 +62,8 @@ class Report:
         Whether somebody was appending, so that only what was published was looked at.
     problems : tuple of Problem
         In the order of the log.
+    ring : bool
+        Whether the log is a ring, which has no segments.
 
     >>> log = penstock.open(path)
     >>> log.extend([b"a", b"b"])
@@ -82,6 +84,7 @@ class Report:
     last_seq: int | None
     live: bool
     problems: tuple[Problem, ...]
+    ring: bool = False
 
     @property
     def ok(self) -> bool:
@@ -91,9 +94,10 @@ class Report:
     def __str__(self) -> str:
         damage = sum(p.severity == "damage" for p in self.problems)
         seqs = "" if self.first_seq is None else f" (seq {self.first_seq} to {self.last_seq})"
+        what = "a ring" if self.ring else many(self.segments, "segment")
         lines = [
             f"{self.path}: {many(damage, 'damaged place') if damage else 'ok'}",
-            f"{many(self.segments, 'segment')}, {many(self.events, 'event')}{seqs}, "
+            f"{what}, {many(self.events, 'event')}{seqs}, "
             f"{many(self.frames, 'frame')}, {self.bytes} bytes of frames",
         ]
         return "\n".join(lines + [str(p) for p in self.problems])

@@ -69,10 +69,14 @@ class Scan:
         schema: Any = None,
         codec: str | None = None,
         malformed: Literal["raise", "null", "drop"] = "raise",
+        on_gap: Literal["raise", "skip"] = "raise",
+        exact: bool = False,
     ) -> None:
         check_seqs(start, stop)
         if damaged not in ("raise", "skip"):
             raise Usage(f"damaged is 'raise' or 'skip', not {damaged!r}")
+        if on_gap not in ("raise", "skip"):
+            raise Usage(f"on_gap is 'raise' or 'skip', not {on_gap!r}")
         if time_unit not in ("ns", "us"):
             raise Usage(f"time_unit is 'ns' or 'us', not {time_unit!r}")
         if isinstance(batch_rows, bool) or not isinstance(batch_rows, int):
@@ -104,6 +108,8 @@ class Scan:
         self._durable_only = durable_only
         self._check = check
         self._damaged: Literal["raise", "skip"] = damaged
+        self._on_gap: Literal["raise", "skip"] = on_gap
+        self._exact = exact  # it is a gap as well if the first events asked for are gone
         self._batch_rows = batch_rows
         self._readers: list[RowReader] = []  # of the last run
 
@@ -129,6 +135,8 @@ class Scan:
             end,
             check=self._check,
             damaged=self._damaged,
+            on_gap=self._on_gap,
+            from_oldest=not self._exact,
             topic=self._topic,
             key=self._key,
             tags=self._tags,

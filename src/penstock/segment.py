@@ -40,10 +40,11 @@ def index_capacity(segment_bytes: int) -> int:
 
 def index_bytes_for(data_bytes: int) -> int:
     """Bytes of index that frames of ``data_bytes`` in all can need, in whole pages."""
-    return _pages(index_capacity(data_bytes) * L.INDEX_ENTRY_BYTES)
+    return pages(index_capacity(data_bytes) * L.INDEX_ENTRY_BYTES)
 
 
-def _pages(nbytes: int) -> int:
+def pages(nbytes: int) -> int:
+    """So many bytes, rounded up to whole pages."""
     return -(-nbytes // L.PAGE) * L.PAGE
 
 
@@ -78,7 +79,7 @@ class Header:
     @property
     def data_offset(self) -> int:
         """Where the frames begin."""
-        return self.producers_offset + _pages(self.producers_bytes)
+        return self.producers_offset + pages(self.producers_bytes)
 
     @property
     def footer_offset(self) -> int:
@@ -119,7 +120,7 @@ class Header:
             self.producers_crc,
         )
         page[L.HEADER_SETTINGS : L.HEADER_SETTINGS + len(self.settings)] = self.settings
-        _seal_page(page, L.HEADER_CRC)
+        seal_page(page, L.HEADER_CRC)
         return bytes(page)
 
     @classmethod
@@ -207,7 +208,7 @@ class Slot:
             L.SLOT_FLAG_MONOTONE if self.monotone else 0,
             self.producer_offset,
         )
-        _seal_page(data, L.SLOT_CRC)
+        seal_page(data, L.SLOT_CRC)
         return bytes(data)
 
     @classmethod
@@ -352,7 +353,7 @@ class Summary:
             len(topics),
         )
         page[L.FOOTER_TOPICS : L.FOOTER_TOPICS + len(topics)] = topics
-        _seal_page(page, L.FOOTER_CRC)
+        seal_page(page, L.FOOTER_CRC)
         return bytes(page)
 
     @classmethod
@@ -413,7 +414,8 @@ def _unpack_topics(page: bytes, count: int, nbytes: int) -> frozenset[bytes] | N
     return frozenset(found) if len(found) == count and at == end else None
 
 
-def _seal_page(page: bytearray, crc_at: int) -> None:
+def seal_page(page: bytearray, crc_at: int) -> None:
+    """Put in the checksum of what stands before it."""
     struct.pack_into("<I", page, crc_at, _core.crc32c(memoryview(page)[:crc_at]))
 
 
@@ -437,8 +439,8 @@ def read_footer(fd: int, header: Header, path: str) -> Summary | None:
 def write_start(fd: int, header: Header, producers: bytes, path: str) -> None:
     """Give an allocated, still private file its header and first checkpoint, on the device."""
     if producers:
-        pages = producers.ljust(_pages(len(producers)), b"\0")
-        files.write_at(fd, pages, header.producers_offset, path)
+        padded = producers.ljust(pages(len(producers)), b"\0")
+        files.write_at(fd, padded, header.producers_offset, path)
     files.write_at(fd, first_slot(header).pack(), L.SLOT_A_OFFSET, path)
     files.write_at(fd, header.pack(), 0, path)
     files.sync_data(fd, path)
@@ -448,10 +450,10 @@ def prepare_file(path: str, segment_bytes: int, mode: int, producers_bytes: int 
     """Make a private file with blocks for the start of a segment; returns its descriptor."""
     fd = files.create_file(path, mode)
     try:
-        data_offset = L.INDEX_OFFSET + index_bytes_for(segment_bytes) + _pages(producers_bytes)
+        data_offset = L.INDEX_OFFSET + index_bytes_for(segment_bytes) + pages(producers_bytes)
         step = min(L.ALLOCATE_STEP_MIN, segment_bytes - L.PAGE - data_offset)
         files.allocate(fd, 0, L.INDEX_OFFSET + index_bytes_for(step), path)
-        files.allocate(fd, data_offset - _pages(producers_bytes), data_offset + step, path)
+        files.allocate(fd, data_offset - pages(producers_bytes), data_offset + step, path)
     except BaseException:
         files.close(fd)
         files.unlink(path)
@@ -504,6 +506,7 @@ def map_segment(path: str, *, write: bool = False) -> tuple[SegmentMap, Header]:
     m.generation = header.generation
     m.data_offset = header.data_offset
     m.frames_end = header.frames_end
+    m.append_max = header.frames_end - header.data_offset
     m.index_offset = L.INDEX_OFFSET
     m.index_capacity = index_capacity(header.segment_bytes)
     m.prior_append_ns = header.prior_append_ns

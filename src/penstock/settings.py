@@ -1,4 +1,7 @@
-"""A log's settings: what they are, how they are checked, and their JSON form in the log itself."""
+"""A log's settings: what they are, how they are checked, and their JSON form in the log itself.
+
+Beside them, the options of one opener, which the log does not keep.
+"""
 
 from __future__ import annotations
 
@@ -60,11 +63,17 @@ class Settings:
     codec : str
         How values become bytes: "bytes", "json", "msgpack", "lite3" or one that was registered.
         It is chosen when the log is created and never changes.
+    when_full : str
+        Of a ring: what becomes of an append for which there is no room. "drop" drops the oldest
+        events. "block" waits for readers that asked for it (`Log.follow` with ``hold``), and drops
+        what they have read. "error" raises `Full` where "block" would wait, and also where nobody
+        asked: only what was read is dropped.
     """
 
     segment_size: int = layout.SEGMENT_BYTES_DEFAULT
     file_mode: int = 0o600
     codec: str = BYTES
+    when_full: str = "drop"
 
     def __post_init__(self) -> None:
         for name in ("segment_size", "file_mode"):
@@ -83,6 +92,8 @@ class Settings:
                 "and may let group and others, such as 0o660"
             )
         check_codec_name(self.codec)
+        if self.when_full not in ("drop", "block", "error"):
+            raise Usage(f"when_full is 'drop', 'block' or 'error', not {self.when_full!r}")
 
     @property
     def dir_mode(self) -> int:
@@ -100,10 +111,12 @@ class Settings:
         return replace(self, **changes)
 
     def to_json(self) -> bytes:
-        """The form that headers and settings frames carry; a codec of bytes goes without saying."""
+        """The form that headers and settings frames carry; what is as ever goes without saying."""
         said = asdict(self)
         if self.codec == BYTES:
             del said["codec"]
+        if self.when_full == "drop":
+            del said["when_full"]
         data = json.dumps(said, sort_keys=True, separators=(",", ":")).encode()
         if len(data) > layout.SETTINGS_BYTES_MAX:
             raise TooLarge(
@@ -125,3 +138,16 @@ class Settings:
             return cls().changed(**loaded)
         except (ValueError, TypeError, RecursionError) as error:
             raise Corrupt(f"{path}: its settings cannot be read: {error}", path=path) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How one handle opens a log, of whatever kind; `penstock.open` says what they mean."""
+
+    writable: bool
+    timeout: float | None
+    any_file_system: bool = False
+    sync_seconds: float | None = None
+    sync_events: int | None = None
+    codec: str | None = None
+    schema: Any = None

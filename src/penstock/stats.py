@@ -30,25 +30,65 @@ class Stats:
     syncs: int = 0
     lock: str = "portable" if _core.PORTABLE else "futex"
     spurious: dict[str, str] = field(default_factory=dict)
+    ring: Ring | None = None  # what a ring has besides
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """The file of a ring, and what is in it. Positions only grow; see docs/format.md."""
+
+    file_bytes: int
+    ring_offset: int  # where the room for frames begins
+    ring_bytes: int  # how much that is
+    index_capacity: int  # events that are found at once by their seq
+    format_version: int
+    generation: int  # above 0: a repair has left seqs out
+    tail: int  # position of the oldest frame
+    head: int  # position behind the newest one
+    used_bytes: int
+    lost_bytes: int  # of damaged frames that were dropped since control was built
+    when_full: str
+    monotone: bool  # event times never went back
+
+
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """What the files of a log come to."""
+
+    uuid: bytes
+    segments: int
+    disk_bytes: int
+    spurious: dict[str, str] = field(default_factory=dict)
+    ring: Ring | None = None
+
+
+def take_stock(store: Store) -> Stock:
+    """Look at the files of a segmented log."""
+    store.survey()
+    names = [segment.file_name(base) for base in store.bases()]
+    return Stock(
+        uuid=store.uuid or b"",
+        segments=len(names),
+        disk_bytes=sum(_disk_bytes(os.path.join(store.path, n)) for n in names),
+        spurious=dict(store.spurious),
+    )
 
 
 def collect(
-    path: str, store: Store, control: Control | None, first: int, after: int, durable: int
+    path: str, control: Control | None, first: int, after: int, durable: int, stock: Stock
 ) -> Stats:
-    """Look at the files and the counters."""
-    store.survey()
-    names = [segment.file_name(base) for base in store.bases()]
+    """Put together what the files and the counters say."""
 
     def counted(at: int) -> int:
         return control.get(at) if control is not None else 0
 
     return Stats(
         path=path,
-        uuid=(store.uuid or b"").hex(),
+        uuid=stock.uuid.hex(),
         first_seq=first,
         last_seq=after - 1,
-        segments=len(names),
-        disk_bytes=sum(_disk_bytes(os.path.join(path, n)) for n in names),
+        segments=stock.segments,
+        disk_bytes=stock.disk_bytes,
         live=control is not None,
         durable_seq=durable,
         poisoned=bool(counted(L.C_POISONED)),
@@ -56,7 +96,8 @@ def collect(
         takeovers=counted(L.C_TAKEOVERS),
         rolls=counted(L.C_ROLLS),
         syncs=counted(L.C_SYNCS),
-        spurious=dict(store.spurious),
+        spurious=stock.spurious,
+        ring=stock.ring,
     )
 
 

@@ -56,15 +56,7 @@ class Findings:
 
 
 def verify(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Report:
-    """Check every segment of the log at ``path``; it need not be open, nor fit to be opened.
-
-    ``progress`` is called with bytes read and bytes in all. Nothing is changed, whatever is found.
-
-    >>> penstock.open(path).append(b"hello")
-    1
-    >>> penstock.verify(path).ok
-    True
-    """
+    """Check every segment of the log at ``path``; `penstock.verify` for a segmented log."""
     findings = survey(files.path_text(path), progress)
     walks = [p.walk for p in findings.places]
     return Report(
@@ -90,12 +82,13 @@ def survey(path: str, progress: Progress | None = None, *, spare: bool = False) 
 
     With ``spare``, files that an earlier repair kept may stand for segments that are missing.
     """
+    place = control.Place.in_directory(path)
     for _ in range(3):
-        peek = control.peek(path)
+        peek = control.peek(place)
         findings = _Survey(path, peek, progress, spare).run()
         if findings.live or not any(p.severity == "damage" for p in findings.all_problems()):
             break
-        now = control.peek(path)
+        now = control.peek(place)
         if now is None or not now.live:
             break
     return findings

@@ -22,7 +22,7 @@ SIZES = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "8 bytes": 8, "16 bytes": 16, "b
 CONSTANTS: Mapping[str, int | bytes] = {n: v for n, v in vars(L).items() if n.isupper()}
 # Names with a field's prefix that are sizes, places of whole pages, or bits in a field.
 NOT_FIELDS = re.compile(
-    r"_(BYTES|MAX)$|_FLAG_|^SLOT_[AB]_|^SLOT_BYTES|^C_(?=$)|^FRAME_HEADER_BYTES|^HEADER_FLAG_"
+    r"_(BYTES|MAX)$|_FLAG_|^SLOT_TAIL$|^SLOT_[AB]_|^SLOT_BYTES|^C_(?=$)|^FRAME_HEADER_BYTES|^HEADER_FLAG_"
 )
 
 

@@ -2,6 +2,7 @@
 
     .venv/bin/python -m tests.golden.make           v<N>: every kind of frame, values of bytes
     .venv/bin/python -m tests.golden.make data      v<N>-data: a log of JSON, other codecs, tags
+    .venv/bin/python -m tests.golden.make ring      ring-v<N>: a ring that has gone round
 
 It writes ``v<N>.tar.xz`` (the files of the log, byte for byte) and ``v<N>.json`` (their hashes and
 what they read to) beside itself. A golden log that was released is never made again.
@@ -71,6 +72,23 @@ def fill_data(path: Path) -> None:
         log.append([{"last": 1}])
 
 
+def fill_ring(path: Path) -> None:
+    """A ring that has gone round several times, with every kind of frame that a ring has."""
+    with penstock.create(path, ring=40_001, file_mode=0o640, index=100) as ring:
+        ring.configure(when_full="error")
+        ring.configure(when_full="drop")
+        ring.append(b"of a producer", producer=("sensor-7", 1))
+        for i in range(400):
+            ring.append(bytes([i % 256]) * (i * 7 % 900), topic=f"t{i % 5}", time=(i * 37) * 10**9)
+        ring.extend([b"more", b"of it"], producer=("sensor-8", 5), durable=True)
+        ring.append(b"", key=b"", topic="empty key and value")
+        ring.append(
+            b"all parts", key=b"k", topic="tøpic", headers=[("a", b"1"), ("a", None)], time=1
+        )
+        ring.append(None, key=b"k", topic="tøpic")
+        ring.append(b"last", tags=["ok"])
+
+
 def data_of(log: penstock.Log) -> list[Any]:
     """The data of every event, as JSON can hold it."""
     found = [event.data for event in log]
@@ -104,17 +122,18 @@ def digest(data: bytes) -> str:
 
 
 def main() -> None:
-    version, of_data = L.FORMAT_VERSION, sys.argv[1:] == ["data"]
-    name = f"v{version}-data" if of_data else f"v{version}"
+    of_data, of_ring = sys.argv[1:] == ["data"], sys.argv[1:] == ["ring"]
+    version = L.RING_VERSION if of_ring else L.FORMAT_VERSION
+    name = f"ring-v{version}" if of_ring else f"v{version}-data" if of_data else f"v{version}"
     with tempfile.TemporaryDirectory() as scratch:
-        path = Path(scratch, "log")
-        (fill_data if of_data else fill)(path)
-        names = sorted(path.glob("*.seg"))
+        path = Path(scratch, "log.ring" if of_ring else "log")
+        (fill_ring if of_ring else fill_data if of_data else fill)(path)
+        names = [path] if of_ring else sorted(path.glob("*.seg"))
         with penstock.open(path, mode="r") as log:
             events = contents(log)
             segment_size = log.settings.segment_size
             topics = sorted(log.topics())
-            data = data_of(log)
+            data = data_of(log) if of_data else []
         record: dict[str, Any] = {
             "format_version": version,
             "files": {p.name: digest(p.read_bytes()) for p in names},
@@ -126,9 +145,9 @@ def main() -> None:
         if of_data:
             record |= {"data": data, "codec": "json"}
         with tarfile.open(HERE / f"{name}.tar.xz", "w:xz") as archive:
-            for segment in names:
-                raw = segment.read_bytes()
-                member = tarfile.TarInfo(segment.name)
+            for file in names:
+                raw = file.read_bytes()
+                member = tarfile.TarInfo(file.name)
                 member.size = len(raw)
                 member.mode = 0o640
                 archive.addfile(member, io.BytesIO(raw))

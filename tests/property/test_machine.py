@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from hypothesis import strategies as st
@@ -26,42 +26,9 @@ from hypothesis.stateful import (
 
 import penstock
 from penstock import Entry
+from tests.property.rows import KEYS, TIMES, TOPICS, Row, repeated, rows, same_event
 from tests.support.fixtures import STORM
 from tests.unit import oracle
-
-Pairs = tuple[tuple[str, bytes | None], ...]
-
-
-class Row(NamedTuple):
-    """What the model knows of one event."""
-
-    value: bytes | None
-    key: bytes | None
-    topic: str
-    headers: Pairs
-    time: int | None
-
-
-def repeated(most: int) -> st.SearchStrategy[bytes]:
-    """Values that are cheap to draw and long enough to fill segments."""
-    return st.builds(lambda n, b: bytes([b]) * n, st.integers(0, most), st.integers(0, 255))
-
-
-KEYS = st.sampled_from([b"", b"k1", b"k2", b"\xff\xff"])
-TOPICS = st.sampled_from(["", "a", "b", "ü/日"])
-TIMES = st.one_of(st.none(), st.integers(0, 50), st.integers(0, (1 << 64) - 1))
-HEADERS: st.SearchStrategy[Pairs] = st.lists(
-    st.tuples(st.text(max_size=3), st.one_of(st.none(), st.binary(max_size=5))), max_size=3
-).map(tuple)
-
-
-@st.composite
-def rows(draw: st.DrawFn, most: int = 5000) -> Row:
-    key = draw(st.one_of(st.none(), KEYS))
-    value: bytes | None = draw(repeated(most))
-    if key is not None and draw(st.integers(0, 5)) == 0:
-        value = None
-    return Row(value, key, draw(TOPICS), draw(HEADERS), draw(TIMES))
 
 
 class Machine(RuleBasedStateMachine):
@@ -97,15 +64,9 @@ class Machine(RuleBasedStateMachine):
         last_append = 0
         for seq, (event, row) in enumerate(zip(log, model, strict=True), start=1):
             assert event.seq == seq
-            self.same_event(event, row)
+            same_event(event, row)
             assert event.append_ns >= last_append
             last_append = event.append_ns
-
-    def same_event(self, event: penstock.Event, row: Row) -> None:
-        assert event.value == row.value
-        assert (event.key, event.topic, event.headers) == (row.key, row.topic, row.headers)
-        assert event.time_ns == (event.append_ns if row.time is None else row.time)
-        assert event.deletes == (row.value is None)
 
     def fresh_path(self) -> Path:
         self.copies += 1
@@ -202,13 +163,13 @@ class Machine(RuleBasedStateMachine):
         events = list(reversed(self.log))
         assert [e.seq for e in events] == list(range(len(self.model), 0, -1))
         for event, row in zip(events, reversed(self.model), strict=True):
-            self.same_event(event, row)
+            same_event(event, row)
 
     @precondition(lambda self: self.model)
     @rule(data=st.data())
     def seek(self, data: st.DataObject) -> None:
         seq = data.draw(st.integers(1, len(self.model)))
-        self.same_event(self.log[seq], self.model[seq - 1])
+        same_event(self.log[seq], self.model[seq - 1])
         start = data.draw(st.integers(0, len(self.model) + 1))
         stop = data.draw(st.integers(0, len(self.model) + 2))
         wanted = [i for i in range(1, len(self.model) + 1) if start <= i < stop]

@@ -523,3 +523,46 @@ def test_batches_are_of_bounded_size(tmp_path: Path) -> None:
     assert sum(sizes) > 40_000_000
     assert max(sizes) < 12_000_000
     assert pa.total_allocated_bytes() < 30_000_000
+
+
+def make_ring(path: Path, count: int = 3000) -> Path:
+    """A ring that has dropped most of these events."""
+    with penstock.create(path, ring="128KiB") as ring:
+        for i in range(count):
+            ring.append(b"%d %s" % (i, b"." * 100), topic=f"t{i % 3}", time=BASE_MS * 1_000_000 + i)
+    return path
+
+
+def test_a_ring_is_a_log_like_any_other(tmp_path: Path) -> None:
+    """Its rows are its events, whatever names it, beside logs in directories."""
+    path = make_ring(tmp_path / "recent.ring")
+    with penstock.open(path, mode="r") as ring:
+        wanted = [(e.seq, e.value) for e in ring]
+        topics = [e.seq for e in ring.read(topic="t1")]
+    make(tmp_path / "orders", 10)
+    for named in (path, tmp_path / "*.ring"):
+        rows = read_all(table(named))
+        assert [(r["offset"], r["value"]) for r in rows] == wanted
+    both = read_all(table(tmp_path))
+    assert {r["log"] for r in both} == {str(path), str(tmp_path / "orders")}
+    found = read_all(table(path, subscribe="t1", minPartitions=4))
+    assert sorted(r["offset"] for r in found) == topics
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_events_that_a_ring_drops_before_they_are_read(tmp_path: Path, fail: bool) -> None:
+    """They are data loss: an error, or the rest of the split."""
+    path = make_ring(tmp_path / "recent.ring")
+    reader = table(path, failOnDataLoss=fail, minPartitions=2)
+    found = [s for s in reader.partitions() if isinstance(s, splits.Split)]
+    with penstock.open(path) as ring:
+        for i in range(500):
+            ring.append(b"%d" % i * 30)
+        first = ring.first_seq
+    assert found[0].start < first < found[-1].stop
+    if fail:
+        with pytest.raises(errors.Gap, match="failOnDataLoss"):
+            list(reader.read(found[0]))
+    else:
+        rows = [r for split in found for b in reader.read(split) for r in b.to_pylist()]
+        assert [r["offset"] for r in rows] == list(range(first, found[-1].stop))

@@ -22,6 +22,7 @@ from unittest import mock
 
 import penstock
 from penstock import Log, _core, control
+from penstock.segmented import SegmentedLog
 from tests.support.acks import Acks
 from tests.support.values import fingerprint
 from tests.support.wait import wait_for
@@ -97,9 +98,10 @@ def write(
     writers = [Acks(acks, writer if i == 0 else f"{writer}t{i}") for i in range(threads)]
     for sizes in warm or []:
         writers[0].append(logs[0], sizes)
-    ahead = logs[0]._ahead
-    if rested and ahead is not None:
-        base = logs[0]._active_base()
+    first = logs[0]
+    ahead = first._ahead if isinstance(first, SegmentedLog) else None
+    if rested and isinstance(first, SegmentedLog) and ahead is not None:
+        base = first._active_base()
         wait_for(lambda: ahead._sealed_below == base, "the keeper to rest")
     report(ready=logs[0].last_seq)
     if go is not None:
@@ -184,6 +186,57 @@ def sync(
         log.steward.roll()
     report(synced=True)
     threading.Event().wait()
+
+
+def sweep(
+    path: str, acks: str, writer: str, go: str | None = None, fail: Fail | None = None
+) -> None:
+    """Append to a ring so that the last append drops all that is there; then stay."""
+    log, mine = _begin(path, acks, writer, go, None)
+    ring = log.stats().ring
+    assert ring is not None
+    room = ring.ring_bytes
+    while log.stats().ring.head % room > room // 50:  # type: ignore[union-attr]
+        mine.append(log, [room // 100])
+    for share in (0.12, 0.45):
+        mine.append(log, [int(room * share)])
+    arm(fail)
+    mine.append(log, [int(room * 0.47)])
+    report(swept=log.first_seq == log.last_seq)
+    threading.Event().wait()
+
+
+def sync_ring(
+    path: str, acks: str, writer: str, go: str | None = None, fail: Fail | None = None
+) -> None:
+    """Append to a ring and sync; then stay."""
+    log, mine = _begin(path, acks, writer, go, fail)
+    for _ in range(3):
+        mine.append(log, [200])
+        log.sync()
+    report(synced=True)
+    threading.Event().wait()
+
+
+def produce(
+    path: str, acks: str, writer: str, go: str | None = None, fail: Fail | None = None
+) -> None:
+    """Append to a ring as a producer, for more than a lap; then stay."""
+    log, mine = _begin(path, acks, writer, go, fail)
+    for n in range(12):
+        mine.append(log, [20_000, 300], producer=(writer, n))
+    report(produced=True)
+    threading.Event().wait()
+
+
+def make_ring(
+    path: str, acks: str, writer: str, ring: int, fail: Fail | None = None, go: str | None = None
+) -> None:
+    """Make a ring, and append to it."""
+    arm(fail)
+    log = penstock.open(path, ring=ring, timeout=60)
+    Acks(acks, writer).append(log, [10])
+    log.close()
 
 
 def load(

@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
-from penstock import _core, files, handle, segment
+from penstock import _core, files, segment, segmented
 from penstock.errors import from_os
 from tests.support.pages import PAGE, History
 
@@ -56,7 +56,7 @@ def without_a_device() -> Iterator[None]:
         for name in ("sync_data", "sync_dir"):
             patches.enter_context(mock.patch.object(files, name, lambda fd, path: os.fstat(fd)))
         patches.enter_context(mock.patch.object(files, "sync_way", _nothing))
-        patches.enter_context(mock.patch.object(handle, "Keeper", Keeper))
+        patches.enter_context(mock.patch.object(segmented, "Keeper", Keeper))
         yield
 
 
@@ -134,7 +134,7 @@ class Recorder:
             patches.enter_context(mock.patch.object(files, "sync_way", _nothing))
             patches.enter_context(mock.patch.object(_core, "fail_point", self.look))
             patches.enter_context(mock.patch.object(segment, "SegmentMap", _watched_map(self)))
-            patches.enter_context(mock.patch.object(handle, "Keeper", Keeper))
+            patches.enter_context(mock.patch.object(segmented, "Keeper", Keeper))
             try:
                 yield
             finally:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PAGE = 4096
-DATA, DELETE, ROLL, SETTINGS = 1, 2, 5, 6
+DATA, DELETE, WRAP, ROLL, SETTINGS = 1, 2, 4, 5, 6
 HAS_TIME = 1
 NONE = 0xFFFF
 
@@ -227,3 +227,45 @@ def index_entries(segment: Segment) -> list[tuple[int, int, int, int, int, int]]
             topics |= 1 << (crc32c(frame.topic) >> 27) if frame.topic else 1
     entries.append((at, topics, seq, append_ns, low, high))
     return entries
+
+
+def read_ring(path: Path) -> list[Frame]:
+    """The events of a ring that was closed, by its newest checkpoint, each frame checked."""
+    raw = path.read_bytes()
+    assert raw[:8] == b"PENSRING"
+    version, order = struct.unpack_from("<II", raw, 8)
+    assert (version, order) == (1, 0x01020304)
+    assert struct.unpack_from("<I", raw, PAGE - 4) == (crc32c(raw[: PAGE - 4]),)
+    size, data = struct.unpack_from("<QQ", raw, 56)
+    capacity, slot_bytes = struct.unpack_from("<II", raw, 80)
+    assert size == len(raw)
+    room = (size - data) // 8 * 8
+    slots = []
+    for at in (PAGE, 2 * PAGE):
+        if raw[at : at + 8] == b"PSKCHECK":
+            assert struct.unpack_from("<I", raw, at + 508) == (crc32c(raw[at : at + 508]),)
+            slots.append(struct.unpack_from("<10Q", raw, at + 8))
+    _, head, last_frame, last_seq, _, _, tail, _, flags, _ = max(slots)
+    assert flags & 2, "it was not closed cleanly"
+    assert room <= tail <= head <= tail + room
+    found: list[Frame] = []
+    position, last, seq = tail, 0, None
+    while position < head:
+        left = room - position % room
+        if left < 40:
+            position += left
+            continue
+        at = data + position % room
+        frame = parse_frame(raw, at)
+        assert frame is not None, f"nothing at {position}"
+        assert seq is None or frame.seq == seq, f"seq at {position}"
+        assert not last or frame.back == position - last, f"back at {position}"
+        seq = frame.seq + frame.is_event
+        if frame.is_event:
+            found.append(frame)
+        last, position = position, position + (left if frame.kind == WRAP else frame.length)
+    assert (last, seq) == (last_frame, last_seq + 1)
+    for frame in found[-capacity:] if capacity else []:
+        (where,) = struct.unpack_from("<Q", raw, 4 * PAGE + frame.seq % capacity * slot_bytes)
+        assert data + where % room == frame.at, f"index of {frame.seq}"
+    return found

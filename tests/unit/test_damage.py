@@ -15,6 +15,7 @@ import pytest
 import penstock
 from penstock import _core, segment
 from penstock import layout as L
+from penstock.segmented import SegmentedLog
 from penstock.steward import ahead
 from tests.unit import oracle
 
@@ -222,6 +223,7 @@ def test_a_roll_that_nobody_finished(path: Path) -> None:
     """A roll frame without successor, from a death in between: readable, and then finished."""
     make(path, [10])
     with penstock.open(path) as log:
+        assert isinstance(log, SegmentedLog)
         attached, (m, _) = log._live(), log._map_active(log._live())
         head = attached.get(L.C_HEAD) & 0xFFFFFFFF
         last = attached.get(L.C_LAST_FRAME)

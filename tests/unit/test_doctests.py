@@ -45,7 +45,7 @@ def test_examples_are_found_everywhere() -> None:
     """Examples are found in plain and compiled modules, and there are many."""
     assert "penstock" in EXAMPLES
     assert "penstock._core.LogCore.append" in EXAMPLES
-    assert "penstock.log.open" in EXAMPLES
+    assert "penstock.opening.open" in EXAMPLES
     assert len(EXAMPLES) >= 12
 
 

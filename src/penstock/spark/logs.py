@@ -13,6 +13,7 @@ from typing import Literal
 
 import penstock
 from penstock.errors import NotFound, Usage
+from penstock.ring.file import is_ring
 from penstock.segment import is_name
 from penstock.spark.options import Options
 from penstock.spark.paths import local_path
@@ -29,11 +30,13 @@ def given_paths(options: Options) -> list[str]:
 
 
 def is_log(path: str) -> bool:
-    """Whether there is a log at ``path``."""
+    """Whether there is a log at ``path``: a directory of segments, or a ring."""
     try:
         return any(is_name(name) for name in os.listdir(path))
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         return False
+    except NotADirectoryError:
+        return is_ring(path)
 
 
 def find_logs(

@@ -48,9 +48,10 @@ from penstock import files
 from penstock import layout as L
 from penstock.errors import Conflict, DiskFull, Internal, NotFound, TooLarge, Usage
 from penstock.log import Log
-from penstock.log import open as open_log
+from penstock.opening import open as open_log
 from penstock.producers import Done
 from penstock.recovery import STAGING
+from penstock.ring.file import is_ring
 from penstock.settings import Settings
 from penstock.spark.options import Options
 from penstock.spark.paths import local_path
@@ -166,7 +167,9 @@ class Sink:
         if topic is not None and len(topic.encode()) > L.TOPIC_BYTES_MAX:
             raise TooLarge(f"option 'topic' has more than {L.TOPIC_BYTES_MAX} bytes")
         elsewhere = options.text("stagingPath")
-        root = local_path(elsewhere, "stagingPath") if elsewhere else os.path.join(path, STAGING)
+        root = f"{path}-{STAGING}" if is_ring(path) else os.path.join(path, STAGING)
+        if elsewhere:
+            root = local_path(elsewhere, "stagingPath")
         application = _application(options)
         durable = options.flag("durable", True)
         parent = os.path.dirname(path)

@@ -18,6 +18,7 @@ from pyspark.sql.datasource import InputPartition
 
 import penstock
 from penstock.errors import Gap
+from penstock.scan import Scan
 from penstock.spans import Span, spans
 from penstock.spark.logs import open_log, partition_of
 from penstock.spark.offsets import NOT_FAILING, check_there
@@ -185,7 +186,8 @@ def read_split(split: Split, rows: Rows, picks: Picks, care: Care) -> Iterator[p
     with open_log(split.log) as log:
         start, stop = check_there(split.log, log, split.start, split.stop, fail=care.fail_on_loss)
         while start < stop:
-            scan = log.scan(
+            scan = Scan(
+                log,
                 start,
                 stop,
                 since=picks.since_ns or None,
@@ -194,6 +196,7 @@ def read_split(split: Split, rows: Rows, picks: Picks, care: Care) -> Iterator[p
                 columns=rows.scanned(with_topic=many),
                 damaged="skip" if care.skip_corrupt else "raise",
                 time_unit="us",
+                exact=True,
             )
             try:
                 for batch in scan.to_batches():

@@ -1,0 +1,1 @@
+"""A log in one file of fixed size, which overwrites its oldest events."""

@@ -1,0 +1,334 @@
+"""Finding both ends of a ring, and bringing it into order: at first open, and when a writer died.
+
+Frames are the only truth. What tells where they are, from the best witness to the worst:
+
+1. Control of this boot. It is right but for the last append, whose bytes end before ``reserved``.
+2. A checkpoint of a clean close, behind which nothing was written.
+3. Anchors: both checkpoints, and control of another boot or file. Each names a frame. One that is
+   still that frame is within what was published, and the frames around it are found by walking;
+   unless it lies where a later lap ended early, and nobody has come to overwrite it.
+4. Every valid frame in the file: the run of them that has the highest seq.
+
+When the power fails, any page may be as it was at the last sync. Of two checkpoints the newer one
+may be of a sync that never returned, so that frames are lost before the one that it names; the
+older one is of a sync that did. So the walk begins at the older one, unless its frame was dropped
+already when the newer one was written. What is missing between the two was never synced: as long as
+the tail is not between them. Appends see to that. One that would move it there has a sync write
+another checkpoint first, which makes the one before it sure (``C_GUARD``). Whoever recovers writes
+over the checkpoint that did not lead there, so that the other one is left if the power fails again.
+
+What a control of another boot says is but a hint, and the word of a checkpoint counts more, unless
+all the frames are there that control knows of and those of the checkpoints were dropped by then.
+
+Then everything outside the frames that were found is zeroed: what is left there of appends that are
+lost would follow the next one otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from penstock import _core, files
+from penstock import layout as L
+from penstock._core import Control, RingMap
+from penstock.control import Words
+from penstock.durability import poisoning
+from penstock.ring.file import Header, Slot, read_slots
+from penstock.settings import Settings
+
+logger = logging.getLogger("penstock")
+
+WHEN_FULL = {
+    "drop": L.WHEN_FULL_DROP,
+    "block": L.WHEN_FULL_BLOCK,
+    "error": L.WHEN_FULL_ERROR,
+}
+
+
+Run = tuple[int, int, int, int, bool]
+Wrap = tuple[int, int, int]
+
+
+@dataclass(slots=True)
+class Ends:
+    """A ring, and where its frames begin and end."""
+
+    map: RingMap
+    header: Header
+    tail: int
+    walk: dict[str, Any]  # where a walk to the end stands; its offsets are positions
+    stop: int  # where bytes of an append that was not finished end at the latest
+    anchor: Slot | None = None  # the checkpoint that led here, if one did
+    by_control: bool = False
+
+    @property
+    def next_seq(self) -> int:
+        """Seq of the event that will be appended next."""
+        return int(self.walk["next_seq"])
+
+    @property
+    def monotone(self) -> bool:
+        """Whether event times never went back in the ring."""
+        return bool(self.walk["monotone"])
+
+    @property
+    def head(self) -> int:
+        """The published end."""
+        return int(self.walk["offset"])
+
+    @property
+    def settings(self) -> Settings:
+        """The settings that hold now: the newest settings frame's, else the header's."""
+        found = self.map.frame_at(self.walk["settings_offset"], self.tail, self.head)
+        data = found[3] if found is not None else self.header.settings
+        return Settings.from_json(data, self.map.path)
+
+    def words(self) -> Words:
+        """Control's words for this state."""
+        w = self.walk
+        return {
+            L.C_TAIL: self.tail,
+            L.C_NEXT_SEQ: w["next_seq"],
+            L.C_LAST_APPEND_NS: w["last_append_ns"],
+            L.C_LAST_FRAME: w["last_frame"],
+            L.C_ALLOC_END: self.header.file_bytes,
+            L.C_EVENT_MAX_NS: w["event_max_ns"],
+            L.C_FLAGS: L.CONTROL_FLAG_MONOTONE if w["monotone"] else 0,
+            L.C_SETTINGS_POS: w["settings_offset"],
+            L.C_PRODUCER_POS: w["producer_offset"],
+            L.C_WHEN_FULL: WHEN_FULL[self.settings.when_full],
+            L.C_HEAD: self.head,
+            L.C_RESERVED: self.head,
+        }
+
+    def slot(self, generation: int, *, clean: bool = False) -> Slot:
+        """The checkpoint for this state."""
+        return slot_of(self.words(), generation, clean=clean)
+
+
+def slot_of(words: Words, generation: int, *, clean: bool = False) -> Slot:
+    """The checkpoint for the state that ``words`` describe."""
+    return Slot(
+        generation=generation,
+        head=words[L.C_HEAD],
+        last_frame=words[L.C_LAST_FRAME],
+        last_seq=words[L.C_NEXT_SEQ] - 1,
+        last_append_ns=words[L.C_LAST_APPEND_NS],
+        settings_position=words[L.C_SETTINGS_POS],
+        tail=words[L.C_TAIL],
+        event_max_ns=words[L.C_EVENT_MAX_NS],
+        producer_position=words[L.C_PRODUCER_POS],
+        monotone=bool(words[L.C_FLAGS] & L.CONTROL_FLAG_MONOTONE),
+        clean=clean,
+    )
+
+
+def find(m: RingMap, header: Header, hint: Words | None, foreign: Words | None) -> Ends:
+    """Both ends of a ring that nobody writes to.
+
+    ``hint`` are the words of a control of this boot, ``foreign`` those of one that is not.
+    """
+    found = from_control(m, header, hint) if hint is not None else None
+    if found is not None:
+        return found
+    slots = read_slots(m.fd, header, m.path)
+    if slots and slots[0].clean:
+        return _at(m, header, slots[0])
+    witness = _as_slot(foreign or hint, header)
+    runs, wrap = m.runs()
+    found = _from_anchors(m, header, slots, witness, wrap)
+    return found or _from_runs(m, header, slots, witness, runs)
+
+
+def _at(m: RingMap, header: Header, slot: Slot) -> Ends:
+    walk = {
+        "offset": slot.head,
+        "next_seq": slot.last_seq + 1,
+        "last_append_ns": slot.last_append_ns,
+        "last_frame": slot.last_frame,
+        "event_max_ns": slot.event_max_ns,
+        "settings_offset": slot.settings_position,
+        "producer_offset": slot.producer_position,
+        "monotone": slot.monotone,
+    }
+    return Ends(m, header, slot.tail, walk, slot.tail + header.ring_bytes, anchor=slot)
+
+
+def from_control(m: RingMap, header: Header, words: Words) -> Ends | None:
+    """The ends by control of this boot; None if the frames do not bear it out.
+
+    A writer may have died anywhere in an append. What it did before is in the frames up to the one
+    that control knows as the last, and what it wrote ends before ``reserved``.
+    """
+    tail, head = words[L.C_TAIL], words[L.C_HEAD]
+    room = header.ring_bytes
+    # One that had not moved the tail yet has written nothing.
+    reserved = min(words[L.C_RESERVED], tail + room)
+    if not room <= tail <= head <= reserved or (tail | head | reserved) % L.ALIGN:
+        return None
+    last = words[L.C_LAST_FRAME]
+    known = {
+        "event_max_ns": words[L.C_EVENT_MAX_NS],
+        "monotone": bool(words[L.C_FLAGS] & L.CONTROL_FLAG_MONOTONE),
+        "settings_offset": words[L.C_SETTINGS_POS] if words[L.C_SETTINGS_POS] >= tail else 0,
+        "producer_offset": words[L.C_PRODUCER_POS] if words[L.C_PRODUCER_POS] >= tail else 0,
+    }
+    if tail <= last < head:
+        start = {"offset": last, "next_seq": 0, "last_append_ns": 0, "last_frame": 0}
+    elif _past_slack(tail, room) >= head:
+        start = {
+            "offset": head,
+            "next_seq": words[L.C_NEXT_SEQ],
+            "last_append_ns": words[L.C_LAST_APPEND_NS],
+            "last_frame": last,
+        }
+    else:  # the append that was not finished dropped everything before it
+        start = {"offset": tail, "next_seq": 0, "last_append_ns": 0, "last_frame": 0}
+    walk, _, _ = m.walk_ring(reserved, resume=known | start)
+    if walk["offset"] < head or not walk["next_seq"]:
+        return None
+    return Ends(m, header, tail, walk, reserved, by_control=True)
+
+
+def _past_slack(at: int, room: int) -> int:
+    """The position itself, or, where no header fits any more, the start of the next lap."""
+    left = room - at % room
+    return at if left >= L.FRAME_HEADER_BYTES else at + left
+
+
+def _as_slot(words: Words | None, header: Header) -> Slot | None:
+    """What a control that is not to be trusted says, as a checkpoint; None if it makes no sense."""
+    if words is None:
+        return None
+    slot = slot_of(words, 0)
+    fits = header.ring_bytes <= slot.tail <= slot.head <= slot.tail + header.ring_bytes
+    return slot if fits and slot.head < 1 << 63 else None
+
+
+def _is_intact(m: RingMap, slot: Slot) -> bool:
+    """Whether the last frame that a checkpoint knows of is still there."""
+    found = m.frame_at(slot.last_frame, slot.tail, slot.head)
+    if found is None:
+        return False
+    walk, _, _ = m.walk_ring(
+        slot.head,
+        resume={"offset": slot.last_frame, "next_seq": 0, "last_append_ns": slot.last_append_ns},
+    )
+    return bool(walk["offset"] == slot.head and walk["next_seq"] == slot.last_seq + 1)
+
+
+def _is_left_over(slot: Slot, header: Header, wrap: Wrap | None) -> bool:
+    """Whether that frame is only there because a later lap ended before it."""
+    if wrap is None:
+        return False
+    at, seq, append_ns = wrap
+    later = (seq, append_ns) > (slot.last_seq + 1, slot.last_append_ns)
+    return later and slot.last_frame % header.ring_bytes > at
+
+
+def _is_whole(m: RingMap, slot: Slot) -> bool:
+    """Whether every frame is there that a checkpoint knows of."""
+    walk, _, _ = m.walk_ring(slot.head, resume={"offset": slot.tail, "next_seq": 0})
+    return bool(walk["offset"] == slot.head and walk["next_seq"] == slot.last_seq + 1)
+
+
+def _from_anchors(
+    m: RingMap, header: Header, slots: list[Slot], witness: Slot | None, wrap: Wrap | None
+) -> Ends | None:
+    """The ends by walking from an anchor; None if none of them is intact."""
+
+    def is_there(slot: Slot) -> bool:
+        return _is_intact(m, slot) and not _is_left_over(slot, header, wrap)
+
+    left = [s for s in slots if is_there(s)]
+    if witness is not None and is_there(witness):
+        behind = all(s.last_frame < witness.tail for s in left)
+        if not left or (behind and _is_whole(m, witness)):
+            return _around(m, header, witness, None)
+    if not left:
+        return None
+    anchor = left[-1] if left[-1].last_frame >= left[0].tail else left[0]
+    return _around(m, header, anchor, anchor)
+
+
+def _around(m: RingMap, header: Header, at: Slot, anchor: Slot | None) -> Ends:
+    """The ends of the run of frames that has the last one of ``at`` in it."""
+    room, frame = header.ring_bytes, at.last_frame
+    walk, _, _ = m.walk_ring(
+        frame + room, resume={"offset": frame, "next_seq": 0, "last_append_ns": 0, "last_frame": 0}
+    )
+    floor = max(room, walk["offset"] - room)
+    tail, _ = m.walk_back(frame, floor, at.head)
+    return _run(m, header, tail, tail + room, anchor)
+
+
+def _run(m: RingMap, header: Header, tail: int, limit: int, anchor: Slot | None) -> Ends:
+    """The ends of the run of frames that begins at ``tail``."""
+    walk, _, _ = m.walk_ring(
+        limit, resume={"offset": tail, "next_seq": 0, "last_append_ns": 0, "last_frame": 0}
+    )
+    return Ends(m, header, tail, walk, tail + header.ring_bytes, anchor)
+
+
+def _from_runs(
+    m: RingMap, header: Header, slots: list[Slot], witness: Slot | None, runs: list[Run]
+) -> Ends:
+    """The ends of the newest run of valid frames; of an empty ring if there is none.
+
+    Which lap it was is not known any more, so it becomes one behind all that anybody speaks of.
+    """
+    room = header.ring_bytes
+    said = slots if witness is None else [*slots, witness]
+    lap = max([room, *(-(-s.head // room) * room for s in said)])
+    best: tuple[int, int, int] | None = None  # seq behind it, position of its start and of its end
+    first = next((r for r in runs if r[0] == 0), None)
+    for start, end, _, next_seq, to_the_end in runs:
+        found = (next_seq, lap + start, lap + end)
+        if to_the_end and first is not None and first[2] == next_seq:
+            found = (first[3], lap + start, lap + room + first[1])
+        if best is None or found[0] >= best[0]:  # the same one, with what is before it
+            best = found
+    if best is not None:
+        return _run(m, header, best[1], best[2], None)
+    walk = {
+        "offset": lap,
+        "next_seq": max([header.base_seq, *(s.last_seq + 1 for s in slots)]),
+        "last_append_ns": max([header.prior_append_ns, *(s.last_append_ns for s in slots)]),
+        "last_frame": 0,
+        "event_max_ns": header.prior_event_max_ns,
+        "settings_offset": 0,
+        "producer_offset": 0,
+        "monotone": header.monotone,
+    }
+    return Ends(m, header, lap, walk, lap + room)
+
+
+def clear_rest(ends: Ends, live: Control | None, *, due: bool) -> None:
+    """Zero what lies behind the head, on the device.
+
+    The caller holds LOCK_EX or the write lock. If a repair is ``due``, even zeros are synced:
+    whoever wrote them may have died before its sync.
+    """
+    dirty = ends.map.zero_from(ends.head, ends.stop)
+    if dirty:
+        _core.fail_point("repair.zeroed")
+        logger.info(
+            "%s: removed an unfinished append behind seq %d",
+            ends.map.path,
+            ends.walk["next_seq"] - 1,
+        )
+    if dirty or due:
+        with poisoning(live):
+            files.sync_data(ends.map.fd, ends.map.path)
+
+
+def pieces(ends: Ends) -> Iterator[tuple[int, int]]:
+    """The parts of the file that hold the frames, as offsets."""
+    start, room, at = ends.tail, ends.header.ring_bytes, ends.header.data_offset
+    while start < ends.head:
+        n = min(room - start % room, ends.head - start)
+        yield at + start % room, at + start % room + n
+        start += n
