@@ -1,0 +1,104 @@
+"""Rings that somebody changed: a typed error or the right data, never a crash, a hang or a lie.
+
+The changed rings are used in a process of their own, because what this looks for would end pytest.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock import layout as L
+from tests.unit.ring_frames import picture
+
+SCRIPT = "tests.unit.ring_hostile"
+STORM = os.environ.get("PENSTOCK_STORM") == "1"
+
+
+def build(path: Path, **options: Any) -> bytes:
+    """A small ring in its third lap, with every kind of frame, closed; the bytes of its file."""
+    options = {"ring": "32KiB", "index": 100} | options
+    with penstock.create(path, **options) as log:
+        log.append(b"p", producer=("sensor", 1))
+        log.configure(file_mode=0o640)
+        for i in range(60):
+            log.append(b"y" * 520, time=i * 100)
+        for i in range(24):
+            parts: dict[str, Any] = {"time": 6000 + i * 100, "topic": f"t{i % 3}"}
+            if i % 4 == 0:
+                parts |= {"key": b"k%d" % i, "headers": {"h": b"v", "n": None}}
+            log.append(b"x" * (i * 20), **parts)
+        log.extend([b"a", b"bb", penstock.Entry(b"ccc", key=b"")], producer=("sensor", 2))
+        log.append(None, key=b"gone")
+        log.append(b"z" * 2000)
+        log.append(b"last", producer=("other", 1))
+    return path.read_bytes()
+
+
+def attack(path: Path, where: str, changes: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", SCRIPT, str(path), where, *changes],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=250,
+    )
+    tail = "\n".join(done.stdout.splitlines()[-1:])
+    assert done.returncode == 0 and tail == "done", (
+        f"exit {done.returncode} at {tail}\n{done.stderr[-3000:]}"
+    )
+
+
+def flips(start: int, stop: int, step: int) -> list[str]:
+    """One flipped bit in every ``step`` bytes of a range; in every byte in a storm."""
+    return [f"{at}:{at * 5 % 8}" for at in range(start, stop, 1 if STORM else step)]
+
+
+@pytest.mark.parametrize("where", ["own", "copy"])
+def test_flips_in_frames(tmp_path: Path, where: str) -> None:
+    """A flipped bit in a frame costs that frame's event, and no other, however one reads."""
+    path = tmp_path / "a.ring"
+    data = build(path)
+    whole = picture(data)
+    assert {f.kind for f in whole.frames} >= {
+        L.KIND_DATA,
+        L.KIND_DELETE,
+        L.KIND_SETTINGS,
+        L.KIND_PRODUCERS,
+        L.KIND_PRODUCER,
+        L.KIND_WRAP,
+    }
+    changes = []
+    for i, frame in enumerate(whole.frames):
+        ends = i < 2 or i > len(whole.frames) - 3
+        last = min(frame.end, frame.offset + 64)
+        changes += flips(frame.offset + (0 if ends else i % 9), last, 1 if ends else 9)
+    attack(path, where, changes)
+
+
+@pytest.mark.parametrize("where", ["own", "copy"])
+def test_flips_elsewhere(tmp_path: Path, where: str) -> None:
+    """A flipped bit in a checkpoint, in control, in the index or between frames costs nothing.
+
+    One in the header keeps the ring from being opened, and repair saves every event.
+    """
+    path = tmp_path / "a.ring"
+    data = build(path)
+    whole = picture(data)
+    between = {at for f in whole.frames for at in range(f.end, f.padded)}
+    between |= set(range(whole.data_offset, len(data), 61))
+    between -= {at for f in whole.frames for at in range(f.offset, f.end)}
+    changes = flips(0, L.HEADER_SETTINGS + 40, 3) + flips(L.HEADER_CRC, L.PAGE, 1)
+    for slot in (L.SLOT_A_OFFSET, L.SLOT_B_OFFSET):
+        changes += flips(slot, slot + L.SLOT_PRODUCER_OFFSET + 8, 2)
+        changes += flips(slot + L.SLOT_CRC, slot + L.SLOT_BYTES, 1)
+    changes += flips(L.RING_CONTROL_OFFSET, L.RING_CONTROL_OFFSET + L.C_ROOM_WAITING + 4, 2)
+    changes += flips(L.RING_INDEX_OFFSET, L.RING_INDEX_OFFSET + 800, 7)
+    changes += [f"{at}:{at % 8}" for at in sorted(between)[:: 1 if STORM else 4]]
+    attack(path, where, changes)
