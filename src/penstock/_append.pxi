@@ -118,7 +118,7 @@ cdef int publish(
     cdef uint64_t leads = 0
     cdef uint32_t topic = 0
     cdef uint64_t ahead = 0  # of a ring: what to add to an offset to have the position
-    cdef uint64_t slot = 0
+    cdef uint64_t slots = 0, slot = 0  # of a ring's index: how many there are, and the next one
     cdef uint64_t producer_pos = 0
     cdef bint anew = False
     cdef int rc
@@ -158,6 +158,7 @@ cdef int publish(
             return ROOM
         place.position = head
         place.end = head + nbytes
+        place.tail = place.wraps = 0
     append_ns = psk_now_ns()
     w.last_append_ns = psk_get64(words + PSK_C_LAST_APPEND_NS)
     if append_ns < w.last_append_ns:
@@ -177,8 +178,9 @@ cdef int publish(
     first_seq[0] = w.next_seq
     if m.ring_bytes:
         w.block_offset = <uint64_t>1 << 62  # no blocks
-        if m.index_capacity:
-            slot = w.next_seq % m.index_capacity
+        slots = m.index_capacity
+        if slots:
+            slot = w.next_seq % slots
 
     psk_store64(words + PSK_C_RESERVED, place.end)
     psk_release_fence()
@@ -227,10 +229,10 @@ cdef int publish(
             walk_event_time(&w, p.event_ns if p.flags & PSK_FLAG_EVENT_TIME else append_ns)
             w.block_topics |= topic
             w.next_seq += 1
-            if ahead and m.index_capacity:
+            if slots:
                 psk_put64(index + slot * PSK_RING_SLOT_BYTES, at + ahead)
                 slot += 1
-                if slot == m.index_capacity:
+                if slot == slots:
                     slot = 0
         elif p.kind == PSK_KIND_PRODUCER or p.kind == PSK_KIND_PRODUCERS:
             producer_pos = place.position if i == 0 else at + ahead

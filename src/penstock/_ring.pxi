@@ -329,7 +329,7 @@ cdef class RingMap(SegmentMap):
                 commit = psk_get32(self.base + ring_offset(self, frame))
                 total = align8(PSK_FRAME_HEADER_BYTES + <uint64_t>commit - 1) if commit else 0
             if total == 0 or total > room:
-                total = min(room, PSK_FRAME_HEADER_BYTES)  # damaged, or just being overwritten
+                total = min(room, <uint64_t>PSK_FRAME_HEADER_BYTES)  # damaged, or just being overwritten
             begin = frame - frame % self.ring_bytes
             if begin < tail:
                 begin = tail

@@ -115,7 +115,7 @@ cdef FrameState check_run(RingMap m, RingMap out, uint64_t head, bint holes, Che
 
 
 def check_ring(
-    RingMap m not None, uint64_t start, uint64_t head, *, bint holes, size_t holes_max=1000, RingMap out=None
+    RingMap m not None, uint64_t start, uint64_t head, *, bint holes, Py_ssize_t holes_max=1000, RingMap out=None
 ):
     """Check every frame between two positions of a private copy, whose index is made anew meanwhile.
 
