@@ -424,7 +424,8 @@ cdef class LogCore:
     cdef char *scratch         # for long appends; one thread at a time has it
     cdef bint scratch_taken
     cdef public list _recent   # maps of segments that were read lately, newest use last
-    cdef public RingMap _ring  # the file, of a ring; else None
+    cdef public bint _is_ring
+    cdef public RingMap _ring  # the file, of a ring; None while it is closed
     cdef public uint64_t _static_tail, _static_epoch  # of a ring, likewise
     cdef public uint64_t _static_head  # published end as far as known, for a reader without control
     cdef public bint _closed
@@ -499,18 +500,27 @@ cdef class LogCore:
     def _active_map(self, SegmentMap m):
         """Append to ``m`` from now on."""
         cdef SegmentMap before = self._active
-        cdef psk_filler *filler = self.filler
-        if filler != NULL and self.fork_generation != psk_fork_generation:
-            self.filler = filler = NULL  # its thread stayed with the parent
-        # Under one hold of the GIL: what is asked for, and not forgotten, is of one map always.
+        self.exchange_active(m)
+        self.leave_active(before)
+
+    cdef void exchange_active(self, SegmentMap m) noexcept:
+        """Under one hold of the GIL: what is asked for, and not forgotten, is of one map always."""
+        if self.filler != NULL and self.fork_generation != psk_fork_generation:
+            self.filler = NULL  # its thread stayed with the parent
         self._active = m
         self.fill_next = 0
+        if self.filler != NULL:
+            psk_filler_forget(self.filler)
+
+    cdef int leave_active(self, SegmentMap before) except -1:
+        """Nobody populates the map any more that was appended to."""
+        cdef psk_filler *filler = self.filler
         if filler != NULL:
-            psk_filler_forget(filler)
             with nogil:
                 psk_filler_idle(filler)
-        if before is not None and before is not m:
+        if before is not None and before is not self._active:
             before.let_go(before.data_offset, before.mapped)
+        return 0
 
     def _stop_filler(self):
         """End the thread, for good; others may still have the rest of it in hand."""
@@ -533,9 +543,12 @@ cdef class LogCore:
         cdef uint64_t start = at & ~<uint64_t>(PSK_PAGE - 1)  # a whole page, as madvise wants
         cdef uint64_t stop = start + PSK_POPULATE_AHEAD_BYTES
         cdef uint64_t nearly_full = m.frames_end // 5 * 4
+        if m is not self._active:
+            return 0
         if m.ring_bytes:
             nearly_full = U64_MAX
-        elif m is not self._active or psk_load64(control.words + PSK_C_HEAD) >> 32 != m.number:
+            allocated = min(allocated, <uint64_t>m.mapped)
+        elif psk_load64(control.words + PSK_C_HEAD) >> 32 != m.number:
             return 0
         if m.ring_bytes == 0 and (stop > allocated or at >= nearly_full):
             self._look_ahead()
@@ -660,12 +673,11 @@ cdef class LogCore:
         PyErr_CheckSignals()
         return 0
 
-    def _begin_lap(self, frames):
+    def _begin_lap(self, Control control not None, RingMap m not None, frames):
         """Of a ring: end the lap and begin the next one with control frames, as (kind, body) pairs.
 
         The caller holds the write lock. Returns whether it was done, and why not: a code of publish.
         """
-        cdef Control control = self._control
         cdef Parts parts[2]
         cdef Terms terms
         cdef uint64_t i = 0, nbytes = 0, seq = 0, end = 0
@@ -685,16 +697,38 @@ cdef class LogCore:
             nbytes += align8(PSK_FRAME_HEADER_BYTES + parts[i].value_len)
             i += 1
         rc = publish(
-            control.live(), self._active, control.fd, &terms, parts, NULL, i, nbytes, NULL, 0, &seq, &end)
+            control.live(), m, control.fd, &terms, parts, NULL, i, nbytes, NULL, 0, &seq, &end)
         return rc
 
-    cdef int ring_bounds(self, uint64_t *tail, uint64_t *head) except -1:
-        """Of a ring: between which positions its frames lie."""
+    cdef RingMap ring_map(self):
+        """Of a ring: its file as it is now."""
+        cdef RingMap m
+        self.head()  # opens the log anew in a child
+        m = self._ring
+        if m is None:
+            raise self._closed_error()
+        return m
+
+    cdef int ring_bounds(self, RingMap m, uint64_t *tail, uint64_t *head) except -1:
+        """Of a ring: between which positions its frames lie; both are 0 if it is another file by now.
+
+        The tail is loaded behind the head, so it may be ahead of that, if writers are quick.
+        """
         cdef char *words
-        head[0] = self.head()
-        words = self.words_or_null()
-        tail[0] = psk_load64(words + PSK_C_TAIL) if words != NULL else self._static_tail
-        return 0
+        while True:
+            head[0] = self.head()
+            if self._ring is not m:
+                head[0] = tail[0] = 0
+                return 0
+            words = self.words_or_null()
+            if words == NULL:
+                tail[0] = self._static_tail
+                return 0
+            tail[0] = psk_load64(words + PSK_C_TAIL)
+            if is_ring_span(m, tail[0], head[0]):
+                return 0
+            if tail[0] <= head[0] or tail[0] > psk_load64(words + PSK_C_HEAD):
+                raise m.nonsense()
 
     cdef bint still_there(self, RingMap m, uint64_t position) except -1:
         """Behind a copy: whether nobody had begun to overwrite what stood from ``position`` on."""
@@ -712,18 +746,17 @@ cdef class LogCore:
 
     cdef Event ring_item(self, uint64_t want):
         """The event ``want`` of a ring; None if it has none."""
-        cdef RingMap m = self._ring
+        cdef RingMap m = None
         cdef uint64_t position = 0, total = 0
         cdef Fetched why = FETCHED
         cdef FrameState state
-        cdef Window w
-        self.head()
-        m = self._ring
-        if m.position_of(self, want, &position) != want:
-            return None if self._ring is m else self.ring_item(want)
-        w = m.window(self, &position, 0, None, &why)
-        if w is None:
-            return None if self._ring is m else self.ring_item(want)
+        cdef Window w = None
+        while w is None:
+            if m is not None and m is self._ring:
+                return None
+            m = self.ring_map()
+            if m.position_of(self, want, &position) == want:
+                w = m.window(self, &position, 0, None, &why)
         state = frame_check(w.base + WINDOW_START, w.mapped - WINDOW_START, True, &total)
         if state != FRAME_GOOD:
             raise m.damage(ring_offset(m, position), state, want - 1)
@@ -731,11 +764,35 @@ cdef class LogCore:
             return None
         return make_event(w, w.base + WINDOW_START)
 
-    def _take_ring(self, RingMap m, Control control):
-        """Of a ring: go on with that file and its control; readers never see one without the other."""
+    def _take_ring(self, RingMap m not None, Control control not None, bint appends):
+        """Of a ring: go on with that file and its control; no thread sees one without the other."""
+        cdef SegmentMap before = self._active
+        if appends:
+            self.exchange_active(m)
         self._ring = m
         self._control = control
         self.fork_generation = psk_fork_generation
+        if appends:
+            self.leave_active(before)
+
+    def _take_still(self, RingMap m not None, uint64_t tail, uint64_t head, uint64_t epoch):
+        """Of a ring: go on with that file, without control; no thread sees one without the other."""
+        self._ring = m
+        self._static_tail = tail
+        self._static_head = head
+        self._static_epoch = epoch
+
+    def _seq_at(self, uint64_t position):
+        """Of a ring: seq of the event at or behind a position; 1 if that is not known any more."""
+        cdef RingMap m = self.ring_map()
+        cdef Fetched why = FETCHED
+        cdef uint64_t total = 0
+        cdef Window w = m.window(self, &position, 0, None, &why)
+        if w is None:
+            return self._next_seq() if why == FETCHED_NONE else 1
+        if frame_check(w.base + WINDOW_START, w.mapped - WINDOW_START, True, &total) != FRAME_GOOD:
+            return 1
+        return psk_get64(w.base + WINDOW_START + PSK_FRAME_SEQ)
 
     def _frame_at(self, uint64_t position):
         """Of a ring: kind, seq, key and value of the frame at a position; None if it is gone."""
@@ -766,7 +823,7 @@ cdef class LogCore:
         take, and whether some were left out; None if some were overwritten meanwhile. Without
         ``target`` nothing is copied.
         """
-        cdef RingMap m = self._ring
+        cdef RingMap m = self.ring_map()
         cdef Window w = None
         cdef Fetched why = FETCHED
         cdef Walk walk
@@ -781,6 +838,8 @@ cdef class LogCore:
             if w is None:
                 if why == FETCHED_GONE:
                     return None
+                break
+            if position >= stop:
                 break
             at = WINDOW_START
             limit = min(w.mapped, WINDOW_START + stop - position)
@@ -833,23 +892,22 @@ cdef class LogCore:
             PyErr_CheckSignals()
         return walk, nbytes, bool(lost)
 
-    def _await_room(self, timeout, uint32_t seen):
+    def _await_room(self, Control control not None, timeout, uint32_t seen):
         """Of a ring: wait a while for a reader that holds it; `Full` if time is up."""
-        self.wait_for_room(self._control, -1 if timeout is None else deadline_after(timeout), seen)
+        self.wait_for_room(control, -1 if timeout is None else deadline_after(timeout), seen)
 
     def _oldest_seq(self):
         """Of a ring: seq of the oldest event; of the next one to come if there is none."""
         cdef uint64_t position = 0, seq = 0
         while seq == 0:
-            self.head()
-            seq = self._ring.oldest(self, &position)
+            seq = self.ring_map().oldest(self, &position)
         return seq
 
     def _position_of(self, uint64_t seq):
         """Of a ring: where the first event from ``seq`` on stands."""
         cdef uint64_t position = 0
-        self.head()
-        self._ring.position_of(self, seq, &position)
+        while self.ring_map().position_of(self, seq, &position) == 0:
+            pass
         return position
 
     cdef uint64_t append_as(
@@ -1222,7 +1280,7 @@ cdef class LogCore:
             raise self._no_such_seq(seq) from None
         if want == 0:
             raise self._no_such_seq(seq)
-        if self._ring is not None:
+        if self._is_ring:
             found = self.ring_item(want)
             if found is None:
                 raise self._no_such_seq(seq)

@@ -73,7 +73,7 @@ cdef class Reader:
         if tags is not None:
             self.tags_at = PyBytes_AS_STRING(tags)
             self.tags_len = PyBytes_GET_SIZE(tags)
-        self.blocks = log._ring is None and (self.timed or topic is not None)
+        self.blocks = not log._is_ring and (self.timed or topic is not None)
         self.filtered = self.timed or topic is not None or key is not None or tags is not None
         self.follows = follows
         self.durable = durable and follows  # a read that ends has its stop below that from the start
@@ -143,7 +143,7 @@ cdef class Reader:
         """Find the place of the first event to hand out; False if there is none (yet)."""
         cdef SegmentMap m
         cdef uint64_t limit, head, at
-        if self.log._ring is not None:
+        if self.log._is_ring:
             return self.find_place() and self.next_window()
         try:
             m = self.log._segment_for(self.next)
@@ -188,7 +188,7 @@ cdef class Reader:
         while found == 0:
             if self.next >= self.log._next_seq():
                 return False
-            ring = self.log._ring
+            ring = self.log.ring_map()
             seq = self.next
             if self.follows and self.from_oldest and seq <= <uint64_t>self.log._oldest_seq():
                 seq = 1  # wherever the ring begins, be it with damage
@@ -197,6 +197,8 @@ cdef class Reader:
             if not self.from_oldest and not ring.generation:
                 self.fall_behind(found)
             self.next = found
+        if self.hold is not None and self.hold.control is not self.log._control:  # in a child
+            self.hold = self.log._take_hold(self.next)
         self.from_oldest = False
         self.ring = ring
         self.place = position
@@ -219,8 +221,6 @@ cdef class Reader:
                 return True
             if self.ring is not self.log._ring:  # the ring has another size now
                 self.map = spare = None
-                if self.hold is not None:
-                    self.hold = self.log._take_hold(self.next)
                 if not self.find_place():
                     return False
                 position = self.place
@@ -261,7 +261,10 @@ cdef class Reader:
             self.at = at
             self.pass_to(psk_get64(self.base + at + PSK_FRAME_SEQ))
             return 0
-        self.log.ring_bounds(&tail, &head)
+        self.log.ring_bounds(self.ring, &tail, &head)
+        if self.ring is not self.log._ring:
+            self.at = self.limit
+            return 0
         self.place = min(head, position + lap_room(self.ring, position))
         self.at = self.limit = WINDOW_START
         if self.place == head and not self.follows:
@@ -580,8 +583,7 @@ cdef class Reader:
         while found == 0:
             if self.next <= self.stop or self.next <= 1:
                 return False
-            self.log.head()
-            self.ring = self.log._ring
+            self.ring = self.log.ring_map()
             found = self.ring.position_of(self.log, self.next - 1, &position)
         if found >= self.next:  # gone, damaged, or in a hole: what is before it, if anything
             return self.find_before(position)
@@ -632,7 +634,7 @@ cdef class Reader:
         while True:
             if self.ring is not self.log._ring:
                 return self.find_last()
-            self.log.ring_bounds(&tail, &head)
+            self.log.ring_bounds(self.ring, &tail, &head)
             if end <= tail:
                 return False
             start = max(tail, (end - 1) - (end - 1) % self.ring.ring_bytes)
@@ -739,8 +741,8 @@ cdef class Reader:
         if self.durable and self.next >= self.stop:
             self.stop = self.durable_stop()
         if self.reverse:
-            return self.backward() if self.log._ring is None else self.ring_backward()
-        if self.hold is not None and self.map is not None:
+            return self.ring_backward() if self.log._is_ring else self.backward()
+        if self.hold is not None and self.map is not None and self.ring is self.log._ring:
             self.hold.move(self.place + self.at - WINDOW_START)
         return self.forward()
 

@@ -45,6 +45,14 @@ cdef uint64_t ring_behind(SegmentMap m, uint64_t position, uint64_t head) noexce
     return behind
 
 
+cdef inline bint is_ring_span(SegmentMap m, uint64_t tail, uint64_t head) noexcept nogil:
+    """Whether the frames of a ring can lie between two positions, which anybody may have written.
+
+    None comes so far that a sum of two overflows.
+    """
+    return (tail | head) % 8 == 0 and tail <= head and head - tail <= m.ring_bytes and head >> 62 == 0
+
+
 cdef struct Place:
     # Where an append goes in a ring.
     uint64_t position   # of its first frame
@@ -67,6 +75,8 @@ cdef int ring_place(
     """
     cdef uint64_t room = lap_room(m, head)
     cdef uint64_t tail = psk_get64(words + PSK_C_TAIL), need
+    if not is_ring_span(m, tail, head):
+        return TAIL
     place.wraps = nbytes > room or (anew and room < m.ring_bytes)
     place.position = head + room if place.wraps else head
     if (place.wraps or room == m.ring_bytes) and not anew and (
@@ -75,8 +85,6 @@ cdef int ring_place(
     ):
         return WRAP
     place.end = place.position + nbytes
-    if head - tail > m.ring_bytes:
-        return TAIL
     if place.end - tail > m.ring_bytes:
         need = place.end - m.ring_bytes
         while tail < need:
@@ -195,28 +203,42 @@ cdef class RingMap(SegmentMap):
         """What changes before anything else does in the file, except while control is live."""
         return psk_load64(self.base + PSK_RING_CONTROL_OFFSET + PSK_C_EPOCH)
 
+    cdef object nonsense(self):
+        """The error for control that cannot be right."""
+        return Corrupt(
+            f"{self.path}: its control contradicts itself; close the log in every process and open it again",
+            path=str(self.path), offset=PSK_RING_CONTROL_OFFSET,
+        )
+
     cdef uint64_t oldest(self, LogCore log, uint64_t *position) except? 0:
-        """Seq of the oldest event, or of the next one if there is none; and where its frame stands."""
+        """Seq of the oldest event, or of the next one if there is none; and where its frame stands.
+
+        0 if the log has gone over to another file.
+        """
         cdef uint64_t tail = 0, head = 0, seq, at
         while True:
             if log._ring is not self:
                 position[0] = 0
                 return 0
-            log.ring_bounds(&tail, &head)
+            log.ring_bounds(self, &tail, &head)
             at = past_slack(self, tail)
-            position[0] = at
             if at >= head:
-                position[0] = head
+                at = head
                 seq = log._next_seq()
-                if log.still_there(self, tail):
-                    return seq
+                if log._ring is self and log.head() != head:
+                    continue  # that may be the seq behind an event that came meanwhile
+            else:
+                seq = self.borne_out(at, head, log._next_seq())
+                if seq == 0 and log.still_there(self, tail):  # damaged: let a reader find out where
+                    seq = self.first_valid(log, at)
+                    if seq == 0:
+                        continue
+            if not log.still_there(self, tail):
                 continue
-            seq = self.borne_out(at, head, log._next_seq())
-            if log.still_there(self, tail):
-                break
-        if seq == 0:  # damaged: let a reader find out where
-            return self.first_valid(log, position)
-        return seq
+            if seq == 0:
+                raise self.nonsense()
+            position[0] = at
+            return seq
 
     cdef uint64_t borne_out(self, uint64_t at, uint64_t head, uint64_t next_seq) noexcept:
         """Seq of the frame at a position, if what follows it says the same; else 0."""
@@ -231,15 +253,15 @@ cdef class RingMap(SegmentMap):
             return seq
         return 0
 
-    cdef uint64_t first_valid(self, LogCore log, uint64_t *position) except? 0:
-        """Like ``oldest``, where a frame is damaged; if it is the oldest, its place stays that of the damage."""
-        cdef uint64_t at = position[0], budget = 4 * self.ring_bytes, found, total = 0
+    cdef uint64_t first_valid(self, LogCore log, uint64_t at) except? 0:
+        """Seq of the first valid frame from a position on, or of the next event; 0 if it is gone."""
+        cdef uint64_t budget = 4 * self.ring_bytes, found, total = 0
         cdef Fetched why = FETCHED
         cdef Window w
         while True:
             w = self.window(log, &at, self.ring_bytes, None, &why)
             if w is None:
-                return log._next_seq()
+                return log._next_seq() if why == FETCHED_NONE else 0
             if frame_check(w.base + WINDOW_START, w.mapped - WINDOW_START, True, &total) == FRAME_GOOD:
                 return psk_get64(w.base + WINDOW_START + PSK_FRAME_SEQ)
             w.mapped = w.file_bytes
@@ -265,7 +287,7 @@ cdef class RingMap(SegmentMap):
             if log._ring is not self:
                 why[0] = FETCHED_GONE
                 return None
-            log.ring_bounds(&tail, &head)
+            log.ring_bounds(self, &tail, &head)
             if position[0] < tail:
                 why[0] = FETCHED_GONE
                 return None
@@ -320,7 +342,7 @@ cdef class RingMap(SegmentMap):
         while True:
             if log._ring is not self:
                 return None
-            log.ring_bounds(&tail, &head)
+            log.ring_bounds(self, &tail, &head)
             if frame < tail or frame >= head:
                 return None
             room = min(lap_room(self, frame), head - frame)
@@ -351,7 +373,7 @@ cdef class RingMap(SegmentMap):
         if not self.index_capacity:
             return 0
         at = psk_load64(self.base + self.index_offset + seq % self.index_capacity * PSK_RING_SLOT_BYTES)
-        log.ring_bounds(&tail, &head)
+        log.ring_bounds(self, &tail, &head)
         if at % 8 or not tail <= at < head or lap_room(self, at) < PSK_FRAME_HEADER_BYTES:
             return 0
         p = self.base + ring_offset(self, at)
@@ -655,8 +677,8 @@ cdef class RingMap(SegmentMap):
         And how many bytes of damaged frames lie before it. Under the write lock.
         """
         cdef uint64_t at = tail, behind, next_at, stop, budget = 4 * self.ring_bytes, lost = 0
-        if head - tail > self.ring_bytes or need > head:
-            return head, head - tail
+        if not is_ring_span(self, tail, head) or need > head:
+            raise self.nonsense()
         with nogil:
             while at < head:
                 behind = ring_behind(self, at, head)
@@ -675,6 +697,7 @@ cdef class RingMap(SegmentMap):
         return min(at, head), lost
 
 
+@cython.no_gc_clear  # it gives its slot back when it ends
 cdef class Hold:
     """Has writers of a ring wait for a reader, as long as this lives.
 
@@ -704,6 +727,22 @@ cdef class Hold:
     def close(self):
         """Hold nobody up any more."""
         self.release()
+
+    @property
+    def position(self):
+        """Where the reader stands; 0 if it holds nobody up."""
+        cdef Control control = self.control
+        if self.fd < 0 or control.words == NULL or control.generation != psk_fork_generation:
+            return 0
+        return psk_load64(control.words + PSK_C_HOLDS + self.slot * PSK_HOLD_BYTES)
+
+    def move_over(self, Hold other not None):
+        """Be what ``other`` was, which is nothing any more: the ring is another file now."""
+        self.release()
+        self.control = other.control
+        self.fd = other.fd
+        self.slot = other.slot
+        other.fd = -1
 
     cdef void move(self, uint64_t position) noexcept:
         """Tell writers where the reader stands now."""

@@ -61,7 +61,7 @@ cdef class RowReader(Reader):
     def shape(self, Columns columns, uint64_t rows_max, uint64_t bytes_max):
         """Set which columns a batch has and how large it gets."""
         self.columns = columns
-        if self.log._ring is not None:
+        if self.log._is_ring:
             self.window_bytes = PSK_RING_SCAN_BYTES
             self.blocks = False
         self.rows_max = rows_max

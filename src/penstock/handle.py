@@ -70,6 +70,7 @@ class Handle(LogCore):
         self._sync_events = options.sync_events
         self._syncer: Syncer | None = None
         self._guard = threading.Lock()
+        self._looking = threading.RLock()  # of several threads, one goes over to live control
         self._coder.schema = options.schema
         self._attach(new)
         try:
@@ -106,25 +107,27 @@ class Handle(LogCore):
         if attached is not None:
             attached.held_fd = held_fd
             held_fd = -1
-            self._static = None
         else:
             self._read_frames_alone()
         self._held_fd = held_fd
         self._held_generation = _core.fork_generation()
-        self._ctl = attached  # last: now other threads see it
+        self._ctl = attached  # now other threads see it
+        if attached is not None:
+            self._static = None
 
     def _look_again(self) -> None:
         """Without live control: has a writer come, or have the frames grown?"""
-        if self._static is None:
-            return
-        attached = None
-        if self._shares_memory(self._held_fd):
-            with suppress(Busy):  # a writer is just opening the log
-                attached = control.attach_reader(self._place, self._held_fd, 0)
-        if attached is not None:
-            self._adopt(attached, self._held_fd)
-        else:
-            self._grow_static()
+        with self._looking:
+            if self._static is None:
+                return
+            attached = None
+            if self._shares_memory(self._held_fd):
+                with suppress(Busy):  # a writer is just opening the log
+                    attached = control.attach_reader(self._place, self._held_fd, 0)
+            if attached is not None:
+                self._adopt(attached, self._held_fd)
+            else:
+                self._grow_static()
 
     def _shares_memory(self, held_fd: int) -> bool:
         """Whether control can be shared on that file system; a writer is refused where not."""
@@ -140,6 +143,7 @@ class Handle(LogCore):
             if not self._inherited:
                 return  # another thread was first
             self._guard = threading.Lock()
+            self._looking = threading.RLock()
             self._keeper = None
             self._syncer = None
             self._active_map = None
@@ -187,14 +191,15 @@ class Handle(LogCore):
                 keeper.stop()
         self._active_map = None
         self._stop_filler()
-        self._static = None
-        self._forget()
-        attached, self._ctl = self._ctl, None
-        if attached is not None:
-            attached.close()
-        fd, self._held_fd = self._held_fd, -1
-        if fd >= 0 and self._held_generation == _core.fork_generation():
-            _core.close_fd(fd)
+        with self._looking if not self._inherited else threading.RLock():
+            self._static = None
+            self._forget()
+            attached, self._ctl = self._ctl, None
+            if attached is not None:
+                attached.close()
+            fd, self._held_fd = self._held_fd, -1
+            if fd >= 0 and self._held_generation == _core.fork_generation():
+                _core.close_fd(fd)
 
     def __enter__(self) -> Self:
         return self
@@ -247,11 +252,19 @@ class Handle(LogCore):
 
     def _sync_all(self, timeout: float | None) -> None:
         """Return when every frame is on the device that is there now."""
-        self._sync(L.C_DURABLE_POS, self._head(), timeout)
-
-    def _sync(self, word: int, goal: int, timeout: float | None) -> None:
-        """Return when that much is on the device; see `durability.sync_to`."""
+        self._head()  # opens the log anew in a child
         attached = self._live()
+        self._sync(L.C_DURABLE_POS, attached.get(L.C_HEAD), timeout, attached)
+
+    def _sync(
+        self, word: int, goal: int, timeout: float | None, attached: Control | None = None
+    ) -> None:
+        """Return when that much is on the device; see `durability.sync_to`.
+
+        A goal that is a place counts in the control that it was read from, ``attached``.
+        """
+        if attached is None:
+            attached = self._live()
 
         def run() -> None:
             words = Snapshot(attached.words_when_still(timeout))

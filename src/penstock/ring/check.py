@@ -30,6 +30,7 @@ from penstock.verify import Progress
 
 SLOTS = (L.SLOT_A_OFFSET, L.SLOT_B_OFFSET)
 ATTEMPTS = 3
+LOOKS = 20
 _STEP = 1 << 20
 
 Hole = tuple[int, str, int, bool, bool, int | None, int | None]  # as `check_ring` tells it
@@ -218,7 +219,11 @@ class _Look:
         """
         room = header.ring_bytes
         words = peek.words
-        if not is_sane(words, room):
+        for _ in range(LOOKS):  # one at the wrong moment has words of two appends
+            if is_sane(words, room):
+                break
+            words = (control.peek(place_of(self.path)) or peek).words
+        else:
             return None
         at = start = words[L.C_TAIL]
         head = words[L.C_HEAD]
@@ -457,9 +462,9 @@ def is_sane(words: Words, room: int) -> bool:
     """Whether the ends that control names can be those of a ring of that room."""
     tail, head, reserved = words[L.C_TAIL], words[L.C_HEAD], words[L.C_RESERVED]
     return (
-        room <= tail <= head <= reserved <= tail + room
-        and head < 1 << 63
-        and (tail | head | reserved) % L.ALIGN == 0
+        ring_ends.is_span(tail, head, room)
+        and head <= reserved <= head + room
+        and reserved % L.ALIGN == 0
         and 0 < words[L.C_NEXT_SEQ] <= L.SEQ_MAX
     )
 

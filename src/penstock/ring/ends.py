@@ -167,7 +167,7 @@ def from_control(m: RingMap, header: Header, words: Words) -> Ends | None:
     room = header.ring_bytes
     # One that had not moved the tail yet has written nothing.
     reserved = min(words[L.C_RESERVED], tail + room)
-    if not room <= tail <= head <= reserved or (tail | head | reserved) % L.ALIGN:
+    if not is_span(tail, head, room) or head > reserved or reserved % L.ALIGN:
         return None
     last = words[L.C_LAST_FRAME]
     known = {
@@ -193,6 +193,11 @@ def from_control(m: RingMap, header: Header, words: Words) -> Ends | None:
     return Ends(m, header, tail, walk, reserved, by_control=True)
 
 
+def is_span(tail: int, head: int, room: int) -> bool:
+    """Whether the frames of a ring can lie between two positions, which anybody may have written."""
+    return room <= tail <= head <= tail + room and head < 1 << 62 and (tail | head) % L.ALIGN == 0
+
+
 def _past_slack(at: int, room: int) -> int:
     """The position itself, or, where no header fits any more, the start of the next lap."""
     left = room - at % room
@@ -204,8 +209,8 @@ def _as_slot(words: Words | None, header: Header) -> Slot | None:
     if words is None:
         return None
     slot = slot_of(words, 0)
-    fits = header.ring_bytes <= slot.tail <= slot.head <= slot.tail + header.ring_bytes
-    return slot if fits and slot.head < 1 << 63 else None
+    fits = is_span(slot.tail, slot.head, header.ring_bytes)
+    return slot if fits and 0 <= slot.last_seq < L.SEQ_MAX else None
 
 
 def _is_intact(m: RingMap, slot: Slot) -> bool:

@@ -220,8 +220,9 @@ class Slot:
         frames = (last_frame, settings, who)
         inside = (
             header.ring_bytes <= tail <= head <= tail + header.ring_bytes
-            and head < 1 << 63
-            and head % L.ALIGN == 0
+            and head < 1 << 62
+            and (head | tail) % L.ALIGN == 0
+            and last_seq < L.SEQ_MAX
             and all(at % L.ALIGN == 0 and at < head for at in frames)
         )
         return slot if inside else None

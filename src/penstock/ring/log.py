@@ -70,6 +70,10 @@ class _Replaced(Exception):
     """The file that was opened does not have the log's name any more."""
 
 
+class _Moved(Exception):
+    """The handle has gone over to a file of another size."""
+
+
 class RingLog(Log):
     """A log in one file of fixed size."""
 
@@ -78,9 +82,11 @@ class RingLog(Log):
 
     def __init__(self, path: str, options: Options) -> None:
         self._header: Header | None = None
-        self._settings_seen: tuple[int, Settings] | None = None
+        self._settings_seen: tuple[tuple[int, int], Settings] | None = None
         self._producers = Follower()
         self._holds: weakref.WeakSet[Hold] = weakref.WeakSet()
+        self._leaving: Control | None = None  # what a resize, under way in this handle, goes from
+        self._is_ring = True
         super().__init__(path, place_of(path), options, None)
 
     def _open_held(self) -> int:
@@ -104,13 +110,27 @@ class RingLog(Log):
             with attached.locked(self._timeout):  # whoever was about to move it died before it did
                 attached.put(L.C_EPOCH, attached.get(L.C_EPOCH) & ~L.EPOCH_MOVED)
         attached.held_fd = held_fd
+        held = self._held_seqs()
         self._know(m, header)
-        self._static = None
         self._held_fd = -1
         self._held_generation = _core.fork_generation()
-        self._take_ring(m, attached)  # last: now other threads see it
-        if self._writable:
-            self._active_map = m
+        if held:
+            with attached.locked(self._timeout):  # lest somebody drops what they wait for
+                self._take_ring(m, attached, self._writable)
+                for hold, seq in held:
+                    hold.move_over(self._new_hold(attached, self._position_of(seq)))
+        else:
+            self._take_ring(m, attached, self._writable)  # now other threads see it
+        self._static = None
+
+    def _held_seqs(self) -> list[tuple[Hold, int]]:
+        """Before the handle goes over to another file: where the readers stand that hold this one."""
+        found = []
+        for hold in list(self._holds):
+            position = hold.position
+            if position:
+                found.append((hold, self._seq_at(position)))
+        return found
 
     def _know(self, m: RingMap, header: Header) -> None:
         """Forget what was known of another file."""
@@ -197,22 +217,20 @@ class RingLog(Log):
             if m.epoch() == epoch:
                 break
         self._know(m, header)
-        self._ring = m
         self._static = found
-        self._static_epoch = epoch
-        self._static_tail = found.tail
-        self._static_head = found.head
+        self._take_still(m, found.tail, found.head, epoch)
 
     def _look_again(self) -> None:
-        if self._static is not None and not files.same_file(self._held_fd, self.path):
-            if not files.exists(self.path):
-                return  # deleted; what was opened is still there
-            fd = self._open_held()
-            _core.own_fd(fd)
-            old, self._held_fd = self._held_fd, fd
-            _core.close_fd(old)
-        with suppress(_Replaced):  # just now: next time
-            super()._look_again()
+        with self._looking:
+            if self._static is not None and not files.same_file(self._held_fd, self.path):
+                if not files.exists(self.path):
+                    return  # deleted; what was opened is still there
+                fd = self._open_held()
+                _core.own_fd(fd)
+                old, self._held_fd = self._held_fd, fd
+                _core.close_fd(old)
+            with suppress(_Replaced):  # just now: next time
+                super()._look_again()
 
     def _grow_static(self) -> None:
         m = self._ring
@@ -245,6 +263,8 @@ class RingLog(Log):
             return
         words = {at: attached.get(at) for at in range(L.C_HEAD, L.C_NOTIFY, 8)}
         in_order = words[L.C_HEAD] == words[L.C_RESERVED] and not attached.get32(L.C_SUSPECT)
+        if attached.get(L.C_EPOCH) & L.EPOCH_MOVED:
+            return
         if not in_order or attached.get(L.C_POISONED) or attached.get32(L.C_SYNCING):
             return
         if attached.get(L.C_DURABLE_POS) != words[L.C_HEAD]:
@@ -259,12 +279,20 @@ class RingLog(Log):
         seen = attached.get32(L.C_ROOM_NOTIFY)
         code = 0
         with attached.locked(timeout):
-            m = self._ring
-            if attached.get(L.C_EPOCH) & L.EPOCH_MOVED or m is None:
-                time.sleep(0.001)  # another thread is about to attach to another file
+            leaves, m = self._leaving is attached, self._ring
+            if leaves or attached is not self._ctl or m is None:
+                time.sleep(0.001)  # another thread is about to attach to another file, or did
                 return
+            if attached.get(L.C_EPOCH) & L.EPOCH_MOVED:  # whoever was about to is dead
+                attached.put(L.C_EPOCH, attached.get(L.C_EPOCH) & ~L.EPOCH_MOVED)
             self._repair_if_needed(attached, m)
-            self._active_map = m
+            if not ring_ends.is_span(attached.get(L.C_TAIL), attached.get(L.C_HEAD), m.ring_bytes):
+                raise Corrupt(
+                    f"{self.path}: its control contradicts itself; close the log in every process "
+                    "and open it again",
+                    path=self.path,
+                    offset=L.RING_CONTROL_OFFSET,
+                )
             start = attached.get(L.C_HEAD)
             room = m.ring_bytes - start % m.ring_bytes
             if nbytes > room:
@@ -275,9 +303,9 @@ class RingLog(Log):
             wanted = sum(_core.frame_bytes(len(body)) for _, body in state)
             self._pass_damage(attached, m, start + max(nbytes, wanted) - m.ring_bytes)
             if state:
-                code = self._begin_lap(state)
+                code = self._begin_lap(attached, m, state)
         if code == _core.RING_IS_FULL:
-            self._await_room(timeout, seen)
+            self._await_room(attached, timeout, seen)
         elif code == _core.RING_IS_UNSURE:
             self._confirm(timeout)
 
@@ -314,7 +342,7 @@ class RingLog(Log):
         places = (attached.get(L.C_SETTINGS_POS), attached.get(L.C_PRODUCER_POS))
         if not any(0 < at < lap for at in places):
             return frames
-        settings = self._read_settings(attached)
+        settings = self._read_settings(attached, still=True)
         if attached.get(L.C_SETTINGS_POS) and settings is not None:
             frames.append((L.KIND_SETTINGS, settings.to_json()))
         newest = attached.get(L.C_PRODUCER_POS)
@@ -371,7 +399,10 @@ class RingLog(Log):
         if m is None:
             raise self._closed_error()
         if attached.get(L.C_EPOCH) & L.EPOCH_MOVED:
-            return  # the new file has everything on the device
+            if attached is not self._ctl:
+                raise _Moved
+            self._make_ready(0, None)  # waits for who goes over; or that one is dead
+            return
         again = durability.begin(attached)
         said = {at: words[at] for at in range(L.C_HEAD, L.C_NOTIFY, 8)}
         generation = attached.get(L.C_SLOT) + 1
@@ -389,9 +420,22 @@ class RingLog(Log):
         attached.put(L.C_GUARD, min(sure, words[L.C_HEAD]))
         durability.end(attached, 0, words[L.C_HEAD], words[L.C_NEXT_SEQ] - 1)
 
+    def _sync(
+        self, word: int, goal: int, timeout: float | None, attached: Control | None = None
+    ) -> None:
+        while True:
+            try:
+                super()._sync(word, goal, timeout, attached)
+                return
+            except _Moved:  # the new file has everything on the device that the old one had
+                if word != L.C_DURABLE_SEQ:
+                    return
+                attached = None
+
     def _confirm(self, timeout: float | None) -> None:
         """Have the newest checkpoint made sure: an append wants to drop what stands before it."""
-        self._sync(L.C_GUARD, self._live().get(L.C_GUARD_END), timeout)
+        attached = self._live()
+        self._sync(L.C_GUARD, attached.get(L.C_GUARD_END), timeout, attached)
 
     def _vouched_seq(self) -> int:
         m, header = self._ring, self._header
@@ -411,31 +455,44 @@ class RingLog(Log):
             settings = self._read_settings(attached)
             if settings is not None:
                 return settings
+            if attached is not self._ctl:
+                attached = self._live()
             # A lap is just beginning, with a frame of its own; or who was at it is dead.
-            if self._writable:
+            elif self._writable:
                 self._make_ready(0, None)
+                with attached.locked():
+                    settings = self._read_settings(attached, still=True)
+                if settings is not None:
+                    return settings
             elif time.monotonic() > deadline:
                 raise Busy(f"{self.path}: a writer died or was stopped amid an append; try again")
             else:
                 time.sleep(0.001)
 
-    def _read_settings(self, attached: Control) -> Settings | None:
-        """The settings that control leads to; None if their frame is being overwritten."""
+    def _read_settings(self, attached: Control, *, still: bool = False) -> Settings | None:
+        """The settings that control leads to; None if their frame is being overwritten.
+
+        ``still``: under the write lock, with everything in order, it is not; then it is damaged.
+        """
         at, header = attached.get(L.C_SETTINGS_POS), self._header
         if header is None:
             raise self._closed_error()
-        if self._settings_seen is None or self._settings_seen[0] != at:
+        seen = self._settings_seen
+        if seen is None or seen[0] != (id(attached), at):
             data = header.settings
             frame = self._frame_at(at) if at else None
+            if attached is not self._ctl:
+                return None  # that was of another file
             if frame is not None and frame[0] == L.KIND_SETTINGS:
                 data = frame[3]
-            elif at and (attached.get(L.C_SETTINGS_POS) != at or attached.get(L.C_TAIL) > at):
-                return None
+            elif at and not still:
+                if attached.get(L.C_SETTINGS_POS) != at or attached.get(L.C_TAIL) > at:
+                    return None
             settings = Settings.from_json(data, self.path)
             if at and data is header.settings:
                 settings = self._without_frame(attached, settings)
-            self._settings_seen = (at, settings)
-        return self._settings_seen[1]
+            seen = self._settings_seen = ((id(attached), at), settings)
+        return seen[1]
 
     def _without_frame(self, attached: Control, began_with: Settings) -> Settings:
         """The settings, as far as they are known where the frame that has them is damaged."""
@@ -483,16 +540,27 @@ class RingLog(Log):
 
     def _take_hold(self, seq: int) -> Hold | None:
         """Have writers wait for a reader that stands at ``seq``; None where they never would."""
-        attached = self._live() if not self._closed else None
-        if attached is None:
-            raise self._closed_error()
+        self._head()  # opens the log anew in a child
         if self.settings.when_full == "drop":
             raise Usage(
                 f"{self.path}: the ring drops its oldest events whoever reads them; "
                 "configure(when_full='block') has writers wait"
             )
-        if not attached.writable:
-            raise Usage(f"{self.path}: a reader that may not write cannot have writers wait")
+        while True:
+            attached = self._live()
+            if not attached.writable:
+                raise Usage(f"{self.path}: a reader that may not write cannot have writers wait")
+            with attached.locked():  # writers forget dead readers, and move the tail, under this lock
+                if attached is self._ctl and self._leaving is not attached:
+                    hold = self._new_hold(
+                        attached, self._position_of(max(seq, self._oldest_seq()))
+                    )
+                    self._holds.add(hold)
+                    return hold
+            time.sleep(0.001)  # the ring is about to be another file
+
+    def _new_hold(self, attached: Control, position: int) -> Hold:
+        """Under the write lock: have writers wait for a reader that stands there."""
         fd = files.open_file(self.path, write=True)
         try:
             slot = next(
@@ -505,10 +573,7 @@ class RingLog(Log):
             files.close(fd)
             raise Busy(f"{self.path}: {L.HOLDS_MAX} readers hold the ring already")
         hold = Hold(attached, fd, slot)
-        self._holds.add(hold)
-        with attached.locked():  # writers forget dead readers, and move the tail, under this lock
-            position = self._position_of(max(seq, self._first_seq()))
-            attached.put(L.C_HOLDS + slot * L.HOLD_BYTES, position)
+        attached.put(L.C_HOLDS + slot * L.HOLD_BYTES, position)
         return hold
 
     def _first_seq(self) -> int:
@@ -531,8 +596,8 @@ class RingLog(Log):
 
     def _by_time(self, ns: int, low: int, high: int) -> int | None:
         """The first seq between the two of that time or later; None if halving cannot tell."""
-        assert self._header is not None
-        if not self._monotone() or not self._header.index_capacity or self._header.generation:
+        header = self._known_header()
+        if not self._monotone() or not header.index_capacity or header.generation:
             return None
         while low < high:
             middle = (low + high) // 2
@@ -576,10 +641,19 @@ class RingLog(Log):
             "append less at a time, or resize() the ring"
         )
 
+    def _known_header(self) -> Header:
+        header = self._header
+        if header is None:
+            raise self._closed_error()
+        return header
+
     def _resize(self, nbytes: int) -> None:
         self._head()  # opens the log anew in a child
-        attached, header = self._live(), self._header
-        assert header is not None
+        while not self._resize_from(self._live(), nbytes):
+            time.sleep(0.001)  # another thread is at it
+
+    def _resize_from(self, attached: Control, nbytes: int) -> bool:
+        header = self._known_header()
         index: int | None = header.index_capacity
         if index == header.file_bytes // L.RING_INDEX_SHARE:
             index = None  # as many as by default, for the new size
@@ -588,16 +662,18 @@ class RingLog(Log):
         failed: BaseException | None = None
         holds = False
         with attached.locked():
-            m = self._ring
-            assert m is not None
+            leaves, m = self._leaving is attached, self._ring
+            if leaves or attached is not self._ctl or m is None:
+                return False
             self._repair_if_needed(attached, m)
             busy = Busy(
                 f"{self.path}: others have the ring open; resize it when they have closed it"
             )
             if attached.has_writers():
                 raise busy
-            epoch = attached.get(L.C_EPOCH)
-            attached.put(L.C_EPOCH, epoch | L.EPOCH_MOVED)  # other threads wait, whatever comes
+            epoch = attached.get(L.C_EPOCH) & ~L.EPOCH_MOVED
+            self._leaving = attached  # other threads wait, whatever comes
+            attached.put(L.C_EPOCH, epoch | L.EPOCH_MOVED)
             try:
                 if not files.lock_exclusive(attached.held_fd, self.path):
                     raise busy
@@ -606,12 +682,14 @@ class RingLog(Log):
                 failed = error
                 holds = self._hold_on(attached, epoch)
             attached.wake_all()
-        if not holds:
-            if failed is not None:
-                attached.close()  # its token may be given to another by now
-            self._go_over(attached)
+        try:
+            if not holds:
+                self._go_over(attached, failed)
+        finally:
+            self._leaving = None
         if failed is not None:
             raise failed
+        return True
 
     def _hold_on(self, attached: Control, epoch: int) -> bool:
         """Go on as before; False if that cannot be: trying to be alone may give up the hold.
@@ -627,18 +705,20 @@ class RingLog(Log):
         attached.put(L.C_EPOCH, epoch)
         return True
 
-    def _go_over(self, before: Control) -> None:
-        """Attach to the ring anew."""
+    def _go_over(self, before: Control, failed: BaseException | None) -> None:
+        """Attach to the ring anew. Other threads may still look at the control that this leaves."""
         try:
+            if failed is not None:
+                before.close()  # its token may be given to another by now
             self._attach(None)
         except BaseException:
             self._release()
             raise
-        before.close()
 
     def _move(self, attached: Control, header: Header) -> None:
         """Under LOCK_EX and the write lock: put a copy of another shape in the file's place."""
-        settings = self.settings
+        settings = self._read_settings(attached, still=True)
+        assert settings is not None
         temporary = self.path + RESIZED
         files.unlink(temporary)
         header = replace(header, settings=settings.to_json(), created_ns=_core.now_ns())
@@ -670,8 +750,7 @@ class RingLog(Log):
         if files.exists(target):
             raise AlreadyExists(f"{target}: something is there already; give another path")
         self._head()
-        header = self._header
-        assert header is not None
+        header = self._known_header()
         settings = self.settings
         header = replace(header, settings=settings.to_json(), created_ns=_core.now_ns())
         partial = f"{target}.partial-{_core.now_ns()}"
