@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import Log, PenstockError
+from penstock.ring.log import RingLog
 from tests.support.values import Mark, make, random_size
 
 
@@ -49,14 +50,18 @@ class Acks:
         os.write(self._fd, f"a {self.writer} {self.counter} {seq}\n".encode())
         return int(seq)
 
-    def load(self, log: Log, sizes: list[int]) -> int:
+    def load(self, log: Log, sizes: list[int], timeout: float | None = None) -> int:
         """Load events of these sizes; returns the first seq."""
         self.counter += 1
         count = len(sizes)
         marks = [Mark(self.writer, self.counter, i, count, size) for i, size in enumerate(sizes)]
         os.write(self._fd, f"i {self.writer} {self.counter} {count}\n".encode())
         try:
-            seqs = log.load((make(mark) for mark in marks), producer=(self.writer, self.counter))
+            seqs = log.load(
+                (make(mark) for mark in marks),
+                producer=(self.writer, self.counter),
+                timeout=timeout,
+            )
         except (PenstockError, MemoryError):
             os.write(self._fd, f"r {self.writer} {self.counter} 0\n".encode())
             raise
@@ -64,12 +69,19 @@ class Acks:
         os.write(self._fd, f"a {self.writer} {self.counter} {seqs[0]}\n".encode())
         return seqs[0]
 
-    def append_random(self, log: Log, rng: random.Random, limit: int) -> int:
-        """Append something of random shape that fits ``limit`` bytes, in one of many ways."""
+    def append_random(
+        self, log: Log, rng: random.Random, limit: int, timeout: float | None = None
+    ) -> int:
+        """Append something of random shape that fits ``limit`` bytes, in one of many ways.
+
+        A load may be larger, where it goes into segments of its own.
+        """
         way = rng.random()
         if way < 0.01:
-            return self.load(log, [rng.randrange(60, 6000) for _ in range(rng.randrange(100, 150))])
-        options: dict[str, Any] = {}
+            most = limit // 150 if isinstance(log, RingLog) else 6000
+            sizes = [rng.randrange(60, most) for _ in range(rng.randrange(100, 150))]
+            return self.load(log, sizes, timeout)
+        options: dict[str, Any] = {"timeout": timeout}
         if way < 0.05:
             options["durable"] = True
         elif way < 0.15:
@@ -80,7 +92,7 @@ class Acks:
             sizes = [random_size(rng, limit // count) for _ in range(count)]
         seq = self.append(log, sizes, **options)
         if "producer" in options:
-            again = log.extend([b"again"] * len(sizes), producer=options["producer"])
+            again = log.extend([b"again"] * len(sizes), **options)
             assert again[0] == seq, f"{options} was appended twice"
         return seq
 

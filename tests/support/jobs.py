@@ -17,14 +17,14 @@ import threading
 import traceback
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 from unittest import mock
 
 import penstock
-from penstock import Log, _core, control
+from penstock import Gap, Log, _core, control
 from penstock.segmented import SegmentedLog
 from tests.support.acks import Acks
-from tests.support.values import fingerprint
+from tests.support.values import fingerprint, read_mark
 from tests.support.wait import wait_for
 
 Fail = list[Any]  # name, times, signal
@@ -52,17 +52,28 @@ def arm(fail: Fail | None) -> None:
 
 
 def write_random(
-    path: str, acks: str, writer: str, seed: int, fail: Fail | None = None, threads: int = 1
+    path: str,
+    acks: str,
+    writer: str,
+    seed: int,
+    fail: Fail | None = None,
+    threads: int = 1,
+    limit: int = 500_000,
+    timeout: float | None = None,
 ) -> None:
-    """Append things of random shape until killed."""
+    """Append things of random shape until killed, or until an append fails."""
     arm(fail)
     log = penstock.open(path, timeout=60)
 
     def run(name: str, number: int) -> None:
         rng = random.Random(number)
         mine = Acks(acks, name)
-        while True:
-            mine.append_random(log, rng, 500_000)
+        try:
+            while True:
+                mine.append_random(log, rng, limit, timeout)
+        except BaseException:
+            os.write(2, traceback.format_exc().encode())
+            os._exit(1)  # also if it happened in a thread
 
     others = [
         threading.Thread(target=run, args=(f"{writer}t{i}", seed + i), daemon=True)
@@ -260,6 +271,37 @@ def follow(path: str, out: str, mode: str = "r", start: int = 1, fail: Fail | No
         if event.key is not None and event.key.startswith(b"('stop',"):
             log.close()
             return
+
+
+def follow_ring(
+    path: str,
+    out: str,
+    mode: Literal["r", "rw"],
+    start: int,
+    on_gap: Literal["raise", "skip"],
+    hold: bool = False,
+) -> None:
+    """Follow a ring, and write down what comes and what was missed, until the writer "stop"."""
+    fd = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    log = penstock.open(path, mode=mode, timeout=60)
+    while True:
+        reader = log.follow(start, on_gap=on_gap, timeout=60, hold=hold)
+        if hold:
+            report(holds=True)
+        skipped = 0
+        try:
+            for event in reader:
+                mark = read_mark(event)
+                words = (event.seq, reader.skipped - skipped, *mark[:3], fingerprint(event))
+                os.write(fd, f"{' '.join(map(str, words))}\n".encode())
+                skipped = reader.skipped
+                if mark.writer == "stop":
+                    log.close()
+                    return
+            raise AssertionError("nothing came for a minute")
+        except Gap as gap:
+            start = gap.first_seq
+            os.write(fd, f"gap {reader.position} {start}\n".encode())
 
 
 def hold_open(path: str, go: str, mode: str = "rw") -> None:

@@ -8,6 +8,7 @@ reading agrees.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import penstock
 from penstock import Log, NotFound
@@ -111,6 +112,62 @@ def check_goes_on(path: Path, acks: list[Path]) -> None:
         writer.close()
         check_access(log, check_events(log, read_account(acks)))
     check_ring(path, acks)
+
+
+class Sighting(NamedTuple):
+    """An event that a follower wrote down, and how many it passed over just before it."""
+
+    seq: int
+    skipped: int
+    writer: str
+    counter: int
+    place: int
+    print: int
+
+
+def read_sightings(file: Path, start: int = 1) -> list[Sighting]:
+    """What the followers that shared a file wrote down, each going on where the last one ended.
+
+    Every seq from ``start`` on was either handed out, once, or said to be gone.
+    """
+    sightings = []
+    expected = start
+    for line in file.read_text().splitlines() if file.exists() else []:
+        first, *words = line.split()
+        if first == "gap":
+            position, still_there = map(int, words)
+            assert position == expected < still_there, f"{line!r}, where {expected} was expected"
+            expected = still_there
+            continue
+        skipped, writer, counter, place, number = words
+        seen = Sighting(int(first), int(skipped), writer, int(counter), int(place), int(number))
+        assert seen.seq == expected + seen.skipped, f"{seen}, where {expected} was expected"
+        expected = seen.seq + 1
+        sightings.append(seen)
+    return sightings
+
+
+def check_sightings(followed: list[list[Sighting]], acks: list[Path], prints: Prints) -> None:
+    """What followers saw is what was appended, under one seq for all of them and the ring."""
+    account = read_account(acks)
+    promised = {
+        seq + place: (*operation, place)
+        for operation, seq in account.acked.items()
+        for place in range(account.tried[operation])
+    }
+    known: dict[int, Sighting] = {}
+    firsts: dict[tuple[str, int], int] = {}
+    for seen in (s for sightings in followed for s in sightings):
+        operation = (seen.writer, seen.counter)
+        assert seen.place < account.tried.get(operation, 0), f"nobody appended {seen}"
+        assert operation not in account.refused, f"{seen} raised, and was seen all the same"
+        wanted = promised.get(seen.seq, seen[2:5])
+        assert wanted == seen[2:5], f"{seen}, where {wanted} was acknowledged"
+        assert seen[2:] == known.setdefault(seen.seq, seen)[2:], f"{seen} and {known[seen.seq]}"
+        first = firsts.setdefault(operation, seen.seq - seen.place)
+        assert first == seen.seq - seen.place, f"{seen} was seen at {first + seen.place} as well"
+        assert first == account.acked.get(operation, first), f"{seen} was acknowledged elsewhere"
+        assert seen.print == prints.get(seen.seq, seen.print), f"{seen} is another in the ring"
 
 
 class RingScene(Scene):
