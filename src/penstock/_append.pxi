@@ -87,7 +87,7 @@ cdef struct Terms:
     # What must hold under the lock for an append to be made at all.
     bint expects
     uint64_t last_seq         # the log's, if it expects one
-    bint anew                 # of a ring: begin a lap
+    Copies copies             # of a ring: whether these frames are a copy of its state
     const Parts *lead         # a producer frame that goes before the events, or NULL
     uint64_t producer_pos     # then: where the newest producer frame is
     char value[16]            # what the producer frame says
@@ -120,7 +120,7 @@ cdef int publish(
     cdef uint64_t ahead = 0  # of a ring: what to add to an offset to have the position
     cdef uint64_t slots = 0, slot = 0  # of a ring's index: how many there are, and the next one
     cdef uint64_t producer_pos = 0
-    cdef bint anew = False
+    cdef Copies copies = NO_COPY
     cdef int rc
     cdef Place place
     cdef Sink sink
@@ -136,7 +136,7 @@ cdef int publish(
     elif psk_get64(words + PSK_C_EPOCH) & PSK_EPOCH_MOVED:
         return REMAP
     if terms != NULL:
-        anew = terms.anew
+        copies = terms.copies
         if terms.expects and psk_get64(words + PSK_C_NEXT_SEQ) - 1 != terms.last_seq:
             return CONFLICT
         lead = terms.lead
@@ -145,7 +145,7 @@ cdef int publish(
             if psk_get64(words + PSK_C_PRODUCER_POS) != terms.producer_pos:
                 return STALE
     if m.ring_bytes:
-        rc = ring_place(words, m, fd, nbytes, head, anew, &place)
+        rc = ring_place(words, m, fd, nbytes, head, copies, &place)
         if rc != OK:
             return rc
         at = ring_offset(m, place.position)
@@ -251,6 +251,10 @@ cdef int publish(
         psk_put64(words + PSK_C_SETTINGS_POS, place.position)
     if producer_pos:
         psk_put64(words + PSK_C_PRODUCER_POS, producer_pos)
+    if copies != NO_COPY or (
+        (producer_pos or parts.kind == PSK_KIND_SETTINGS) and psk_get64(words + PSK_C_STATE_POS) == 0
+    ):
+        psk_put64(words + PSK_C_STATE_POS, place.position)
     psk_fail(FP_WORDS)
     psk_put64(words + PSK_C_EVENT_MAX_NS, w.event_max_ns)
     psk_put64(words + PSK_C_BLOCK_EVENT_MIN_NS, w.block_event_min_ns)
@@ -584,6 +588,7 @@ cdef class LogCore:
         cdef int64_t deadline = -1 if timeout is None else deadline_after(timeout)
         cdef uint32_t seen = 0
         cdef int rc
+        cdef bint full = False  # a ring was, the last time that we looked
         while True:
             if self.fork_generation != psk_fork_generation:
                 self._after_fork()
@@ -623,6 +628,8 @@ cdef class LogCore:
             if rc == INTERRUPTED:
                 PyErr_CheckSignals()
             elif rc == TIMED_OUT:
+                if full:
+                    raise self._full_error()
                 raise Busy(
                     f"{self.path}: another process held the write lock for {timeout} s; "
                     "nothing was written, try again"
@@ -639,11 +646,17 @@ cdef class LogCore:
             elif rc == STALE:
                 return 0
             elif rc == FULL:
+                full = True
                 self.wait_for_room(control, deadline, seen)
             elif rc == UNSURE:
                 self._confirm(seconds_until(deadline))
             else:
-                self._make_ready(nbytes, seconds_until(deadline))
+                try:
+                    full = self._make_ready(nbytes, seconds_until(deadline))
+                except Busy:
+                    if full:
+                        raise self._full_error() from None
+                    raise
         if end >= self.fill_next and control.words != NULL:
             self.fill(control, m, end, nbytes)
         if seq + count > self._sync_next:
@@ -673,8 +686,20 @@ cdef class LogCore:
         PyErr_CheckSignals()
         return 0
 
-    def _begin_lap(self, Control control not None, RingMap m not None, frames):
-        """Of a ring: end the lap and begin the next one with control frames, as (kind, body) pairs.
+    def _copy_due(self, Control control not None, RingMap m not None, uint64_t nbytes):
+        """Of a ring: whether its state has to be appended again before an append of ``nbytes``.
+
+        And whether at the start of a lap. The caller holds the write lock.
+        """
+        cdef char *words = control.live()
+        cdef Place place
+        cdef Copies due
+        ring_put(m, nbytes, psk_get64(words + PSK_C_HEAD), NO_COPY, &place)
+        due = copy_due(words, m, &place)
+        return due != NO_COPY, due == COPY_ANEW
+
+    def _copy_state(self, Control control not None, RingMap m not None, frames, bint anew):
+        """Of a ring: append control frames, as (kind, body) pairs, ``anew``: at the start of a lap.
 
         The caller holds the write lock. Returns whether it was done, and why not: a code of publish.
         """
@@ -684,7 +709,7 @@ cdef class LogCore:
         cdef int rc
         cdef list pins = []
         memset(&terms, 0, sizeof(terms))
-        terms.anew = True
+        terms.copies = COPY_ANEW if anew else COPY_HERE
         for kind, body in frames:
             memset(&parts[i], 0, sizeof(Parts))
             raw = bytes(body)

@@ -86,7 +86,7 @@ cdef extern from "_native.h" nogil:
         PSK_C_NOTIFY, PSK_C_WAITING, PSK_C_POISONED, PSK_C_TAKEOVERS
         PSK_C_DURABLE_SEQ, PSK_C_SYNCING, PSK_C_SYNC_NOTIFY
         PSK_CONTROL_FLAG_MONOTONE, PSK_TOKEN_MAX
-        PSK_C_EPOCH, PSK_C_TAIL, PSK_C_GUARD, PSK_C_GUARD_END, PSK_C_DURABLE_POS, PSK_C_WHEN_FULL, PSK_C_LOST, PSK_C_ROOM_NOTIFY, PSK_C_ROOM_WAITING, PSK_C_HOLDS
+        PSK_C_EPOCH, PSK_C_TAIL, PSK_C_GUARD, PSK_C_GUARD_END, PSK_C_STATE_POS, PSK_RING_STATE_REACH, PSK_C_DURABLE_POS, PSK_C_WHEN_FULL, PSK_C_LOST, PSK_C_ROOM_NOTIFY, PSK_C_ROOM_WAITING, PSK_C_HOLDS
         PSK_HOLDS_MAX, PSK_HOLD_BYTES, PSK_WHEN_FULL_DROP, PSK_WHEN_FULL_BLOCK, PSK_WHEN_FULL_ERROR
         PSK_RING_SHARE, PSK_RING_SLOT_BYTES, PSK_RING_CONTROL_OFFSET, PSK_RING_WINDOW_BYTES, PSK_RING_SCAN_BYTES
         PSK_POPULATE_AHEAD_BYTES, PSK_POPULATE_CHUNK_BYTES, PSK_GIL_COPY_BYTES_MAX
@@ -257,6 +257,7 @@ LAYOUT = {
     "KIND_WRAP": PSK_KIND_WRAP,
     "C_EPOCH": PSK_C_EPOCH,
     "C_TAIL": PSK_C_TAIL,
+    "C_STATE_POS": PSK_C_STATE_POS,
     "C_WHEN_FULL": PSK_C_WHEN_FULL,
     "C_LOST": PSK_C_LOST,
     "C_ROOM_NOTIFY": PSK_C_ROOM_NOTIFY,
@@ -285,7 +286,7 @@ cdef enum:
     CONFLICT = 7     # expect= does not hold
     BROKEN = 9       # the lock cannot be had at all
     STALE = 8        # another producer appended since the table of producers was read
-    WRAP = 10        # of a ring: the lap ends, and settings or producers go with it to the next
+    COPY = 10        # of a ring: settings or producers have to be appended again first
     TAIL = 11        # of a ring: the oldest frame is damaged
     FULL = 12        # of a ring: what would be overwritten is still wanted
     UNSURE = 13      # of a ring: a checkpoint has to be made sure before the tail moves on

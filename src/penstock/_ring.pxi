@@ -61,30 +61,47 @@ cdef struct Place:
     bint wraps          # it begins a lap
 
 
-cdef inline bint is_before(uint64_t position, uint64_t lap) noexcept nogil:
-    """Whether there is such a frame, and it stands before the lap."""
-    return position != 0 and position < lap
+cdef enum Copies:
+    # Settings and producers are appended again before what they are known by is overwritten.
+    NO_COPY = 0
+    COPY_HERE = 1
+    COPY_ANEW = 2   # at the start of a lap, whatever is left of this one
+
+
+cdef void ring_put(SegmentMap m, uint64_t nbytes, uint64_t head, Copies copies, Place *place) noexcept nogil:
+    cdef uint64_t room = lap_room(m, head)
+    place.wraps = nbytes > room or (copies == COPY_ANEW and room < m.ring_bytes)
+    place.position = head + room if place.wraps else head
+    place.end = place.position + nbytes
+
+
+cdef Copies copy_due(const char *words, SegmentMap m, const Place *place) noexcept nogil:
+    """Whether settings and producers have to be appended again before an append that goes there.
+
+    A copy that is being written overwrites what is there, and whoever writes it may die. So the one
+    before it has to be out of the way of the next one, wherever that goes: no append ends farther
+    than RING_STATE_REACH from it. Right behind a copy the way is only too far if a lap ends between.
+    """
+    cdef uint64_t state = psk_get64(words + PSK_C_STATE_POS), last = psk_get64(words + PSK_C_LAST_FRAME)
+    cdef uint64_t settings = psk_get64(words + PSK_C_SETTINGS_POS)
+    cdef uint64_t producers = psk_get64(words + PSK_C_PRODUCER_POS)
+    if state == 0 or place.end - state <= m.ring_bytes // 16 * PSK_RING_STATE_REACH:
+        return NO_COPY
+    if (state != settings and state != producers) or (last != settings and last != producers):
+        return COPY_HERE
+    return COPY_ANEW if place.wraps else NO_COPY
 
 
 cdef int ring_place(
-    char *words, SegmentMap m, int fd, uint64_t nbytes, uint64_t head, bint anew, Place *place
+    char *words, SegmentMap m, int fd, uint64_t nbytes, uint64_t head, Copies copies, Place *place
 ) noexcept nogil:
-    """Find room for ``nbytes`` bytes in one piece; nothing is stored yet.
-
-    ``anew``: at the start of a lap, whatever is left of this one.
-    """
-    cdef uint64_t room = lap_room(m, head)
+    """Find room for ``nbytes`` bytes in one piece; nothing is stored yet."""
     cdef uint64_t tail = psk_get64(words + PSK_C_TAIL), need
     if not is_ring_span(m, tail, head):
         return TAIL
-    place.wraps = nbytes > room or (anew and room < m.ring_bytes)
-    place.position = head + room if place.wraps else head
-    if (place.wraps or room == m.ring_bytes) and not anew and (
-        is_before(psk_get64(words + PSK_C_SETTINGS_POS), place.position)
-        or is_before(psk_get64(words + PSK_C_PRODUCER_POS), place.position)
-    ):
-        return WRAP
-    place.end = place.position + nbytes
+    ring_put(m, nbytes, head, copies, place)
+    if copies == NO_COPY and copy_due(words, m, place) != NO_COPY:
+        return COPY
     if place.end - tail > m.ring_bytes:
         need = place.end - m.ring_bytes
         while tail < need:

@@ -381,8 +381,11 @@ class Handle(LogCore):
         """Drop every map and what is known of the files: the log was closed, or a child has it."""
         raise NotImplementedError
 
-    def _make_ready(self, nbytes: int, timeout: float | None) -> None:
-        """Repair, map, roll or allocate, whatever an append of ``nbytes`` bytes still needs."""
+    def _make_ready(self, nbytes: int, timeout: float | None) -> bool:
+        """Repair, map, roll or allocate, whatever an append of ``nbytes`` bytes still needs.
+
+        Returns whether that was room in a ring that is full, for which it waited a while.
+        """
         raise NotImplementedError
 
     def _roll_for(self, nbytes: int) -> bool:

@@ -230,6 +230,7 @@ C_TAIL = 328  # of a ring: position of the oldest frame; stored before that is o
 C_WHEN_FULL = 336  # of a ring: u32, what becomes of an append for which there is no room
 C_GUARD = 344  # of a ring: between this position and the next one the tail may not come to stand
 C_GUARD_END = 352
+C_STATE_POS = 360  # of a ring: settings and producers are known by frames from here on; 0: none
 
 C_NOTIFY = 384  # u32 futex word, counts wake-ups
 C_WAITING = 388  # u32: a reader sleeps, or is about to
@@ -286,6 +287,7 @@ GIL_COPY_BYTES_MAX = 32 << 10  # longer copies release the GIL
 LOCK_SPINS = 200
 LOCK_SLICE_NS = 10_000_000
 WAIT_SLICE_NS = 1_000_000_000
+RING_STATE_REACH = 11  # sixteenths of a ring that may lie behind the newest copy of its state
 RING_WINDOW_BYTES = 64 << 10  # what a reader of a ring copies at a time
 RING_SCAN_BYTES = 256 << 10  # likewise a scan
 SCAN_WINDOW_BYTES = 1 << 20  # what verify and repair hold of a segment at a time

@@ -118,7 +118,7 @@ class SegmentedLog(Log):
         self._header = None
         self._store.forget()
 
-    def _make_ready(self, nbytes: int, timeout: float | None) -> None:
+    def _make_ready(self, nbytes: int, timeout: float | None) -> bool:
         attached = self._live()
         with attached.locked(timeout):
             self._repair_if_needed(attached)
@@ -128,6 +128,7 @@ class SegmentedLog(Log):
                 self._roll(attached, m, header)
             elif end > attached.get(L.C_ALLOC_END):
                 allocate_to(attached, m, header, end)
+        return False
 
     def _repair_if_needed(self, attached: Control) -> None:
         """Under the write lock: bring in order what a dead holder left."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 from pathlib import Path
 
@@ -139,6 +140,26 @@ def test_death_of_the_first_opener(scene: RingScene, case: Case) -> None:
     victim(scene, "opener", case, at_open=True).died()
     scene.check()
     scene.check_goes_on()
+
+
+@pytest.mark.parametrize("name", [*CLAIM, "publish.wrap", "publish.batch_body"])
+def test_state_outlasts_a_death(scene: RingScene, name: str) -> None:
+    """Settings and producers are known after a death in any append, also one that copies them."""
+    for times in itertools.count(1):
+        path = scene.file(f"ring-{times}")
+        worker = scene.run("outlast", path=path, fail=[name, times, signal.SIGKILL])
+        if worker.wait() == 0:
+            break
+        worker.died()
+        with penstock.open(path, mode="r") as log:
+            assert log.settings.file_mode == 0o640
+        with penstock.open(path) as log:
+            assert log.settings.file_mode == 0o640
+            last = log.last_seq
+            assert log.append(b"again", producer=("early", 7)) == 1
+            assert log.append(b"again", producer=("late", 29)) == 60
+            assert log.last_seq == last
+    assert times > (2 if name == "publish.wrap" else 5), "it died too rarely for this to be a proof"
 
 
 @pytest.mark.parametrize("name", CREATION)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 
 import penstock
-from penstock import _core
+from penstock import Full, Log, _core
+from tests.support.acks import Acks
 from tests.support.fixtures import STORM
 from tests.support.rings import (
     Prints,
@@ -17,7 +19,8 @@ from tests.support.rings import (
     check_sightings,
     read_sightings,
 )
-from tests.support.storm import Slot, Storm
+from tests.support.storm import Slot, Storm, cut_torn_line
+from tests.support.wait import wait_for
 from tests.support.workers import Crew, Worker
 
 pytestmark = [pytest.mark.crash, pytest.mark.process, pytest.mark.slow]
@@ -38,14 +41,14 @@ class RingFollowerSlot(Slot):
         return self.storm.directory / f"f{self.number}.followed"
 
     def begin(self) -> Worker:
-        start = expected_next(self.file)
+        cut_torn_line(self.file)
         return self.storm.crew.start(
             self.storm.directory,
             "follow_ring",
             path=self.storm.path,
             out=self.file,
             mode="r" if self.number else "rw",
-            start=start,
+            start=expected_next(self.file),
             on_gap="raise" if self.incarnation % 3 == 2 else "skip",
         )
 
@@ -121,9 +124,8 @@ def check_fills(path: Path) -> None:
         assert ring is not None
         assert ring.used_bytes > ring.ring_bytes - 3000
         assert log.first_seq > first
-        assert [int(e.value[: len(e.value) // 200]) for e in log] == list(
-            range(log.first_seq - first, n + 1)
-        )
+        values = [b"%d" % n * 200 for n in range(log.first_seq - first, n + 1)]
+        assert [event.value for event in log] == values
 
 
 def test_storms_are_large_enough() -> None:
@@ -157,3 +159,82 @@ def test_storm(crew: Crew, tmp_path: Path, seed: int) -> None:
     print(f"{storm.kills} kills, {laps} laps, {last} events, seen {[len(f) for f in followed]}")
     check_goes_on(storm.path, storm.acks)
     check_fills(storm.path)
+
+
+class Hold:
+    """A reader that writers wait for."""
+
+    def __init__(self, crew: Crew, path: Path, name: str, *, on_gap: str = "raise") -> None:
+        self.file = path.with_name(f"{name}.followed")
+        cut_torn_line(self.file)
+        self.worker = crew.start(
+            path.parent,
+            "follow_ring",
+            path=path,
+            out=self.file,
+            mode="rw",
+            start=expected_next(self.file),
+            on_gap=on_gap,
+            hold=True,
+        )
+        self.worker.wait_report("holds")
+
+
+def append_until_full(log: Log, mine: Acks, reader: Hold) -> None:
+    """Fill the ring until the reader, which is stopped, has everybody wait."""
+    reader.worker.send(signal.SIGSTOP)
+    reader.worker.wait_stopped()
+    with pytest.raises(Full):
+        while True:
+            mine.append(log, [20_000], timeout=0.3)
+
+
+@pytest.mark.timeout(900 if STORM else 300)
+def test_holding_readers(crew: Crew, tmp_path: Path) -> None:
+    """Writers wait for readers that hold the ring, until these are killed; no other one misses any.
+
+    The reader that dies is stopped first, so that everybody waits for it.
+    """
+    path = tmp_path / "ring"
+    penstock.create(path, ring=256 << 10, when_full="block").close()
+    survivor = Hold(crew, path, "survivor")
+    acks = [tmp_path / "mine.acks"]
+    mine = Acks(str(acks[0]), "mine")
+
+    def writer(number: int) -> Worker:
+        acks.append(tmp_path / f"w{number}.acks")
+        acks[-1].touch()
+        return crew.start(
+            tmp_path,
+            "write_random",
+            path=path,
+            acks=acks[-1],
+            writer=f"w{number}",
+            seed=number,
+            limit=30_000,
+            timeout=APPEND_SECONDS,
+        )
+
+    writers = [writer(number) for number in range(2)]
+    with penstock.open(path) as log:
+        for number in range(2, HOLDER_KILLS + 2):
+            mortal = Hold(crew, path, "mortal", on_gap="skip")
+            append_until_full(log, mine, mortal)
+            if number % 3 == 0:  # one that waits for room dies as well
+                writers.pop(0).kill()
+                writers.append(writer(number))
+            mortal.worker.kill()
+            goals = [(file, file.stat().st_size + 50) for file in acks[-2:]]
+            mine.append(log, [20_000], timeout=APPEND_SECONDS)
+            wait_for(lambda: all(f.stat().st_size > n for f, n in goals), "writers to go on")  # noqa: B023
+        for worker in writers:
+            worker.kill()
+        acks.append(tmp_path / "stop.acks")
+        Acks(str(acks[-1]), "stop").append(log, [0], timeout=APPEND_SECONDS)
+    survivor.worker.done()
+    seen = read_sightings(survivor.file)
+    others = read_sightings(mortal.file)
+    assert [s.seq for s in seen] == list(range(1, seen[-1].seq + 1)), "it missed some"
+    assert len(others) > HOLDER_KILLS
+    check_sightings([seen, others], acks, check_ring(path, acks))
+    check_goes_on(path, acks)

@@ -122,7 +122,8 @@ def read_account(files: list[Path]) -> Account:
     for file in files:
         if not file.exists():
             continue
-        for line in file.read_text().splitlines():
+        *lines, _ = file.read_text().split("\n")  # a kill may have cut the last one short
+        for line in lines:
             kind, writer, counter, number = line.split()
             operation = (writer, int(counter))
             if kind == "i":

@@ -240,6 +240,21 @@ def produce(
     threading.Event().wait()
 
 
+def outlast(path: str, fail: Fail | None) -> None:
+    """Have settings and a producer in a ring, and append for more than a lap; dies on the way."""
+    log = penstock.create(path, ring="32KiB")
+    log.configure(file_mode=0o640)
+    log.append(b"early", producer=("early", 7))
+    room = log.stats().ring.ring_bytes  # type: ignore[union-attr]
+    for n in range(30):
+        log.append(b"%d" % n, producer=("late", n))
+        log.append(bytes(900))
+    arm(fail)
+    for share in (0.08, 0.3, 0.49, 0.45, 0.1, 0.49, 0.3, 0.01, 0.49):
+        log.append(bytes(int(room * share) - 40))
+    report(outlasted=True)
+
+
 def make_ring(
     path: str, acks: str, writer: str, ring: int, fail: Fail | None = None, go: str | None = None
 ) -> None:

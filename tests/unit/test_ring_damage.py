@@ -27,7 +27,7 @@ def build(path: Path, **options: Any) -> bytes:
     with penstock.create(path, **options) as log:
         log.append(b"p", producer=("sensor", 1))
         log.configure(file_mode=0o640)
-        for i in range(60):
+        for i in range(62):
             log.append(b"y" * 520, time=i * 100)
         for i in range(24):
             parts: dict[str, Any] = {"time": 6000 + i * 100, "topic": f"t{i % 3}"}

@@ -403,7 +403,7 @@ class _Look:
             )
 
     def _judge_state(self, m: RingMap, header: Header) -> None:
-        """The newest settings and the table of producers, which every lap repeats."""
+        """The newest settings and the table of producers."""
         found, walk = self.found, self.found.walk
         try:
             Settings.from_json(header.settings, self.path)

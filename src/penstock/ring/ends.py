@@ -63,6 +63,7 @@ class Ends:
     stop: int  # where bytes of an append that was not finished end at the latest
     anchor: Slot | None = None  # the checkpoint that led here, if one did
     by_control: bool = False
+    state: int = 0  # settings and producers are known by frames from there on; 0: from anywhere
 
     @property
     def next_seq(self) -> int:
@@ -99,10 +100,15 @@ class Ends:
             L.C_FLAGS: L.CONTROL_FLAG_MONOTONE if w["monotone"] else 0,
             L.C_SETTINGS_POS: w["settings_offset"],
             L.C_PRODUCER_POS: w["producer_offset"],
+            L.C_STATE_POS: self._state_pos(),
             L.C_WHEN_FULL: WHEN_FULL[self.settings.when_full],
             L.C_HEAD: self.head,
             L.C_RESERVED: self.head,
         }
+
+    def _state_pos(self) -> int:
+        known = self.walk["settings_offset"] or self.walk["producer_offset"]
+        return max(self.state, self.tail) if known else 0
 
     def slot(self, generation: int, *, clean: bool = False) -> Slot:
         """The checkpoint for this state."""
@@ -190,7 +196,7 @@ def from_control(m: RingMap, header: Header, words: Words) -> Ends | None:
     walk, _, _ = m.walk_ring(reserved, resume=known | start)
     if walk["offset"] < head or not walk["next_seq"]:
         return None
-    return Ends(m, header, tail, walk, reserved, by_control=True)
+    return Ends(m, header, tail, walk, reserved, by_control=True, state=words[L.C_STATE_POS])
 
 
 def is_span(tail: int, head: int, room: int) -> bool:

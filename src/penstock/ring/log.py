@@ -274,15 +274,14 @@ class RingLog(Log):
         attached.put(L.C_SLOT, generation)
         files.sync_data(m.fd, self.path)
 
-    def _make_ready(self, nbytes: int, timeout: float | None) -> None:
+    def _make_ready(self, nbytes: int, timeout: float | None) -> bool:
         attached = self._live()
         seen = attached.get32(L.C_ROOM_NOTIFY)
-        code = 0
         with attached.locked(timeout):
             leaves, m = self._leaving is attached, self._ring
             if leaves or attached is not self._ctl or m is None:
                 time.sleep(0.001)  # another thread is about to attach to another file, or did
-                return
+                return False
             if attached.get(L.C_EPOCH) & L.EPOCH_MOVED:  # whoever was about to is dead
                 attached.put(L.C_EPOCH, attached.get(L.C_EPOCH) & ~L.EPOCH_MOVED)
             self._repair_if_needed(attached, m)
@@ -293,21 +292,36 @@ class RingLog(Log):
                     path=self.path,
                     offset=L.RING_CONTROL_OFFSET,
                 )
-            start = attached.get(L.C_HEAD)
-            room = m.ring_bytes - start % m.ring_bytes
-            if nbytes > room:
-                start += room
-            state = []
-            if nbytes and start % m.ring_bytes == 0:
-                state = self._state_frames(attached, m, start)
-            wanted = sum(_core.frame_bytes(len(body)) for _, body in state)
-            self._pass_damage(attached, m, start + max(nbytes, wanted) - m.ring_bytes)
-            if state:
-                code = self._begin_lap(attached, m, state)
+            code = self._make_room(attached, m, nbytes)
         if code == _core.RING_IS_FULL:
             self._await_room(attached, timeout, seen)
         elif code == _core.RING_IS_UNSURE:
             self._confirm(timeout)
+        return code == _core.RING_IS_FULL
+
+    def _make_room(self, attached: Control, m: RingMap, nbytes: int) -> int:
+        """Under the write lock: have nothing in the way of an append but what it may drop itself.
+
+        Returns whether that was done, and why not, as ``_copy_state`` does.
+        """
+        head, size = attached.get(L.C_HEAD), m.ring_bytes
+        left = size - head % size
+        wraps = nbytes > left
+        due, anew = self._copy_due(attached, m, nbytes) if nbytes else (False, False)
+        if not due:
+            self._pass_damage(attached, m, head + left * wraps + nbytes - size)
+            return 0
+        frames = self._state_frames(attached, m)
+        if not frames:
+            attached.put(L.C_STATE_POS, 0)
+            return 0
+        wanted = sum(_core.frame_bytes(len(body)) for _, body in frames)
+        # Not over the copy before this one: with much to skip, there is one here and one there.
+        fits = head + left + wanted - attached.get(L.C_STATE_POS) <= size
+        anew = anew or (wraps and fits)
+        start = head + left if anew or wanted > left else head
+        self._pass_damage(attached, m, start + wanted - size)
+        return self._copy_state(attached, m, frames, anew)
 
     def _repair_if_needed(self, attached: Control, m: RingMap) -> None:
         """Under the write lock: bring in order what a dead holder left."""
@@ -336,12 +350,9 @@ class RingLog(Log):
         attached.add(L.C_REPAIRS)
         attached.wake_all()
 
-    def _state_frames(self, attached: Control, m: RingMap, lap: int) -> list[tuple[int, bytes]]:
-        """What the lap that begins has to begin with: what stood in the one before it gets lost."""
+    def _state_frames(self, attached: Control, m: RingMap) -> list[tuple[int, bytes]]:
+        """What a copy of the ring's state is made of."""
         frames: list[tuple[int, bytes]] = []
-        places = (attached.get(L.C_SETTINGS_POS), attached.get(L.C_PRODUCER_POS))
-        if not any(0 < at < lap for at in places):
-            return frames
         settings = self._read_settings(attached, still=True)
         if attached.get(L.C_SETTINGS_POS) and settings is not None:
             frames.append((L.KIND_SETTINGS, settings.to_json()))
@@ -371,6 +382,8 @@ class RingLog(Log):
         for word in (L.C_SETTINGS_POS, L.C_PRODUCER_POS):
             if attached.get(word) < passed:
                 attached.put(word, 0)  # what it leads to is lost
+        if attached.get(L.C_STATE_POS):
+            attached.put(L.C_STATE_POS, max(passed, attached.get(L.C_STATE_POS)))
 
     def _roll_for(self, nbytes: int) -> bool:
         return False

@@ -1,8 +1,7 @@
 """Who appended what last to a ring.
 
-Each producer frame tells how far back the one before it is. Every lap of a ring that has any
-begins with a frame that holds the whole table, so that going back never leads to what was
-overwritten.
+Each producer frame tells how far back the one before it is. Before going back could lead to what
+is overwritten, a frame is appended that holds the whole table.
 """
 
 from __future__ import annotations

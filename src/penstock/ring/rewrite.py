@@ -1,8 +1,8 @@
 """A ring's events in a new file: how a ring gets another size, and how it is copied.
 
-The copy has one producers frame, if the ring knows of any, and behind it the events, from the start
-of its first lap on. It ends in a checkpoint that says so; when that is on the device, with all it
-speaks of, the file gets its name.
+The copy has the events, from the start of its first lap on, and behind them one producers frame, if
+the ring knows of any: there it is not in the way of the next one. It ends in a checkpoint that says
+so; when that is on the device, with all it speaks of, the file gets its name.
 """
 
 from __future__ import annotations
@@ -56,38 +56,42 @@ def write_copy(source: Source, path: str, header: Header, mode: int) -> int | No
 def _fill(source: Source, target: RingMap, header: Header) -> tuple[Header, Slot] | None:
     """Copy the events; the header and the checkpoint that go with them."""
     start = target.ring_bytes
-    events_at, before, table = start, 0, b""
+    room, table = start, b""
     if source.producers is not None:
         table = source.producers.pack(start // L.PRODUCERS_SHARE)
-        events_at += _core.frame_bytes(len(table))
-        before = start
+        room -= _core.frame_bytes(len(table))
     measured = source.log._copy_events(None, source.tail, source.head, 0, 0, 0, False)
     if measured is None:
         return None
     _, nbytes, lost = measured
-    drop = max(0, nbytes - (2 * start - events_at))
-    copied = source.log._copy_events(
-        target, source.tail, source.head, events_at, before, drop, lost
-    )
+    drop = max(0, nbytes - room)
+    copied = source.log._copy_events(target, source.tail, source.head, start, 0, drop, lost)
     if copied is None:
         return None
     walk = copied[0]
     some = walk["count"] > 0
-    first = walk["first_seq"] if some else source.next_seq
-    ns = walk["first_append_ns"] if some else source.last_append_ns
+    next_seq = walk["next_seq"] if some else source.next_seq
+    ns = walk["last_append_ns"] if some else source.last_append_ns
+    head, last, producers = walk["offset"], walk["last_frame"], 0
     if source.producers is not None:
-        target.write_frame(target.data_offset, L.KIND_PRODUCERS, table, first, ns, 0)
+        at = target.data_offset - start
+        producers = head
+        head = target.write_frame(
+            at + head, L.KIND_PRODUCERS, table, next_seq, ns, at + last if last else 0
+        )
+        head, last = head - at, producers
+    first = walk["first_seq"] if some else source.next_seq
     header = replace(header, base_seq=first, generation=header.generation + lost)
     slot = Slot(
         generation=1,
-        head=walk["offset"],
-        last_frame=walk["last_frame"],
-        last_seq=walk["next_seq"] - 1 if some else source.next_seq - 1,
-        last_append_ns=walk["last_append_ns"] if some else source.last_append_ns,
+        head=head,
+        last_frame=last,
+        last_seq=next_seq - 1,
+        last_append_ns=ns,
         settings_position=0,
         tail=start,
         event_max_ns=walk["event_max_ns"],
-        producer_position=before,
+        producer_position=producers,
         monotone=walk["monotone"],
         clean=True,
     )
