@@ -14,7 +14,9 @@ import pytest
 
 import penstock
 from penstock import Busy, _core, layout
+from tests.support.rings import RingScene
 from tests.support.scene import Scene
+from tests.support.workers import Crew
 
 pytestmark = pytest.mark.process
 
@@ -127,6 +129,22 @@ def test_bad_word_in_control(scene: Scene, word: int, value: int) -> None:
         file.seek(word)
         file.write(struct.pack("<Q", value))
     scene.check_goes_on()
+
+
+@pytest.mark.parametrize("word", range(layout.C_LOCK, layout.C_ROOM_NOTIFY + 8, 8))
+def test_bad_word_in_control_of_a_ring(crew: Crew, tmp_path: Path, word: int) -> None:
+    """Nonsense in a word of a ring's control that nobody uses costs no data either."""
+    for number, value in enumerate([0, 1, 0x0123456789ABCDE8, 0x0123456789ABCDEF, (1 << 64) - 1]):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        scene = RingScene(crew, directory)
+        scene.seed(64 << 10)
+        with scene.path.open("r+b") as file:
+            file.seek(layout.RING_CONTROL_OFFSET + word)
+            file.write(struct.pack("<Q", value))
+        prints = scene.check()
+        scene.check_goes_on()
+        assert len(prints) > 5
 
 
 @pytest.mark.parametrize("harm", REPLACED, ids=name_of)

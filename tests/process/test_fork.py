@@ -13,43 +13,43 @@ from tests.support.scene import Scene
 pytestmark = pytest.mark.process
 
 
-def test_fork_amid_appends(scene: Scene) -> None:
+def test_fork_amid_appends(any_scene: Scene) -> None:
     """Children of a process whose threads append append too, and nobody harms anybody."""
-    scene.seed(segment_size=1 << 20)
-    worker = scene.start("fork_amid_appends", "f", children=12, count=15)
+    any_scene.seed(1 << 20)
+    worker = any_scene.start("fork_amid_appends", "f", children=12, count=15)
     worker.done()
     assert worker.wait_report("codes") == [0] * 12, worker.errors()
     assert worker.wait_report("failures") == []
-    with penstock.open(scene.path, mode="r") as log:
+    with penstock.open(any_scene.path, mode="r") as log:
         assert log.stats().takeovers == 0
-    scene.check_goes_on()
+    any_scene.check_goes_on()
 
 
 @pytest.mark.parametrize("point", ["lock.taken", "publish.body", "publish.batch_body"])
-def test_child_of_a_dead_holder(scene: Scene, point: str) -> None:
+def test_child_of_a_dead_holder(any_scene: Scene, point: str) -> None:
     """A living child does not make its dead parent look alive: others take over the lock."""
-    scene.seed()
-    go, go_child = scene.file("go"), scene.file("go-child")
-    other = scene.start("write", "other", warm=[[1]], operations=[[10], [20, 30]], go=go)
+    any_scene.seed()
+    go, go_child = any_scene.file("go"), any_scene.file("go-child")
+    other = any_scene.start("write", "other", warm=[[1]], operations=[[10], [20, 30]], go=go)
     other.wait_report("ready")
-    parent = scene.start("parent_dies", "parent", go=go_child, fail=[point, 1, signal.SIGKILL])
+    parent = any_scene.start("parent_dies", "parent", go=go_child, fail=[point, 1, signal.SIGKILL])
     parent.died()
     assert parent.wait_report_of_orphan("child")
     go.touch()
     other.done()
-    scene.check()
+    any_scene.check()
     go_child.touch()
     assert parent.wait_report_of_orphan("appended"), parent.errors()
-    scene.check_goes_on()
+    any_scene.check_goes_on()
 
 
-def test_fork_while_another_thread_opens(scene: Scene) -> None:
+def test_fork_while_another_thread_opens(any_scene: Scene) -> None:
     """A child forked in the middle of an open does not hold the log when the opener dies."""
-    scene.seed()
-    opener = scene.run("fork_while_opening", path=scene.path)
+    any_scene.seed()
+    opener = any_scene.run("fork_while_opening", path=any_scene.path)
     opener.died()
     assert opener.wait_report_of_orphan("child")
-    scene.check_goes_on()
+    any_scene.check_goes_on()
 
 
 def test_child_closes_what_it_inherited(scene: Scene) -> None:
@@ -73,21 +73,21 @@ def test_child_closes_what_it_inherited(scene: Scene) -> None:
     scene.check_goes_on()
 
 
-def test_threads_of_a_child(scene: Scene) -> None:
+def test_threads_of_a_child(any_scene: Scene) -> None:
     """Threads that use an inherited handle at the same time all get it opened anew."""
-    scene.seed()
+    any_scene.seed()
     for number in range(5):
-        scene.start("threads_in_child", f"p{number}", threads=8).done()
-    scene.check_goes_on()
+        any_scene.start("threads_in_child", f"p{number}", threads=8).done()
+    any_scene.check_goes_on()
 
 
-def test_multiprocessing(scene: Scene) -> None:
+def test_multiprocessing(any_scene: Scene) -> None:
     """Processes of multiprocessing's fork method use the log that they inherit."""
-    scene.seed(segment_size=1 << 20)
-    worker = scene.start("multiprocess", "m", children=3)
+    any_scene.seed(1 << 20)
+    worker = any_scene.start("multiprocess", "m", children=3)
     worker.done()
     assert worker.wait_report("codes") == [0, 0, 0], worker.errors()
-    scene.check_goes_on()
+    any_scene.check_goes_on()
 
 
 def test_inherited_reader(scene: Scene) -> None:

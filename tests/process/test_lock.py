@@ -34,30 +34,30 @@ def stopped_holder(scene: Scene, point: str = "lock.taken") -> Worker:
 
 
 @pytest.mark.parametrize("point", ["lock.taken", "publish.body", "publish.commit", "publish.head"])
-def test_stopped_holder(scene: Scene, point: str) -> None:
+def test_stopped_holder(any_scene: Scene, point: str) -> None:
     """While a holder is stopped others wait and readers read; when it goes on nothing is amiss."""
-    scene.seed()
+    any_scene.seed()
     others = [
-        scene.start(
-            "write", f"other{i}", warm=[[1]], operations=[[30], [5, 6]], go=scene.file("go")
+        any_scene.start(
+            "write", f"other{i}", warm=[[1]], operations=[[30], [5, 6]], go=any_scene.file("go")
         )
         for i in range(2)
     ]
     for other in others:
         other.wait_report("ready")
-    holder = stopped_holder(scene, point)
-    scene.file("go").touch()
-    before = scene.check()
-    reader = scene.run("read_all", path=scene.path)
+    holder = stopped_holder(any_scene, point)
+    any_scene.file("go").touch()
+    before = any_scene.check()
+    reader = any_scene.run("read_all", path=any_scene.path)
     reader.done()
     assert len(reader.wait_report("events")) == len(before)
     assert all(other.alive for other in others)
     holder.send(signal.SIGCONT)
     for worker in (holder, *others):
         worker.done()
-    with penstock.open(scene.path, mode="r") as log:
+    with penstock.open(any_scene.path, mode="r") as log:
         assert log.stats().takeovers == 0
-    scene.check_goes_on()
+    any_scene.check_goes_on()
 
 
 STOPPED_ROLLS = [
@@ -99,31 +99,33 @@ def test_stopped_roller(scene: Scene, point: str, times: int) -> None:
 
 
 @pytest.mark.parametrize("warm", [[], [[1]]], ids=["first-append", "later-append"])
-def test_timeout_of_an_append(scene: Scene, warm: list[list[int]]) -> None:
+def test_timeout_of_an_append(any_scene: Scene, warm: list[list[int]]) -> None:
     """An append with a timeout raises Busy while the holder is stopped, and writes nothing."""
-    scene.seed()
-    other = scene.start(
-        "write", "other", warm=warm, operations=[[9]], go=scene.file("go"), timeout=0.2
+    any_scene.seed()
+    other = any_scene.start(
+        "write", "other", warm=warm, operations=[[9]], go=any_scene.file("go"), timeout=0.2
     )
     other.wait_report("ready")
-    holder = stopped_holder(scene)
-    scene.file("go").touch()
+    holder = stopped_holder(any_scene)
+    any_scene.file("go").touch()
     assert other.wait(seconds=8) == 1, "an open's time-out is 10 s; the append's was 0.2 s"
     assert other.wait_report("error") == "Busy"
-    scene.check()
+    any_scene.check()
     holder.send(signal.SIGCONT)
     holder.done()
-    scene.check_goes_on()
+    any_scene.check_goes_on()
 
 
-def test_append_without_timeout_waits_longer_than_an_open_would(scene: Scene) -> None:
+def test_append_without_timeout_waits_longer_than_an_open_would(any_scene: Scene) -> None:
     """The first append of a handle has no time limit of its own, whatever the open had."""
-    scene.seed()
-    holder = stopped_holder(scene)
-    with penstock.open(scene.path, timeout=0.1) as log:
+    any_scene.seed()
+    holder = stopped_holder(any_scene)
+    with penstock.open(any_scene.path, timeout=0.1) as log:
         with pytest.raises(Busy):
             log.append(b"", timeout=0.3)
-        waiting = scene.run("append_after_short_open", path=scene.path, go=scene.file("go"))
+        waiting = any_scene.run(
+            "append_after_short_open", path=any_scene.path, go=any_scene.file("go")
+        )
         waiting.wait_report("appending")
         with pytest.raises(Busy):  # outlasts the 0.1 s of the worker's open
             log.append(b"", timeout=1)
@@ -152,21 +154,23 @@ def test_close_beside_a_stopped_holder(scene: Scene) -> None:
     scene.check_goes_on()
 
 
-def test_interrupt_in_the_moment_of_taking_over(scene: Scene) -> None:
+def test_interrupt_in_the_moment_of_taking_over(any_scene: Scene) -> None:
     """Ctrl-C right after the lock was taken does not leave it taken for as long as we live."""
-    scene.seed()
-    ready = scene.start("write", "after", warm=[[1]], operations=[[2], [3]], go=scene.file("go"))
+    any_scene.seed()
+    ready = any_scene.start(
+        "write", "after", warm=[[1]], operations=[[2], [3]], go=any_scene.file("go")
+    )
     ready.wait_report("ready")
-    scene.start(
+    any_scene.start(
         "write", "victim", warm=[[1]], operations=[[50]], fail=["publish.body", 1, signal.SIGKILL]
     ).died()
-    interrupted = scene.start("interrupted_take_over", "interrupted", go=scene.file("end"))
+    interrupted = any_scene.start("interrupted_take_over", "interrupted", go=any_scene.file("end"))
     assert interrupted.wait_report("interrupted")
-    scene.file("go").touch()
+    any_scene.file("go").touch()
     ready.done()
-    scene.file("end").touch()
+    any_scene.file("end").touch()
     interrupted.done()
-    scene.check_goes_on()
+    any_scene.check_goes_on()
 
 
 def inner_pid(worker: Worker) -> int:
@@ -185,32 +189,36 @@ def in_namespace(scene: Scene, name: str, **args: object) -> Worker:
 
 
 @needs_root
-def test_equal_pids_at_work(scene: Scene) -> None:
+def test_equal_pids_at_work(any_scene: Scene) -> None:
     """Two writers with the same PID in two namespaces never take each other for dead."""
-    scene.seed()
-    with penstock.open(scene.path) as log:
+    any_scene.seed()
+    with penstock.open(any_scene.path) as log:
         workers = [
-            in_namespace(scene, f"n{i}", operations=[[100], [20, 30], [40_000]] * 150)
+            in_namespace(any_scene, f"n{i}", operations=[[100], [20, 30], [40_000]] * 150)
             for i in range(2)
         ]
         assert {w.wait_report("pid") for w in workers} == {2}
         for worker in workers:
             worker.done()
         assert log.stats().takeovers == 0
-    scene.check_goes_on()
+    any_scene.check_goes_on()
 
 
 @needs_root
-def test_equal_pids_and_a_death(scene: Scene) -> None:
+def test_equal_pids_and_a_death(any_scene: Scene) -> None:
     """A living, stopped holder with our own PID keeps the lock; once it is killed, we take over."""
-    scene.seed()
-    go = scene.file("go")
-    patient = in_namespace(scene, "patient", warm=[[1]], operations=[[7], [8, 9]], go=str(go))
-    hasty = in_namespace(scene, "hasty", warm=[[1]], operations=[[7]], go=str(go), timeout=0.5)
+    any_scene.seed()
+    go = any_scene.file("go")
+    patient = in_namespace(any_scene, "patient", warm=[[1]], operations=[[7], [8, 9]], go=str(go))
+    hasty = in_namespace(any_scene, "hasty", warm=[[1]], operations=[[7]], go=str(go), timeout=0.5)
     for worker in (patient, hasty):
         worker.wait_report("ready")
     holder = in_namespace(
-        scene, "holder", warm=[[5]], operations=[[10], [20]], fail=["lock.taken", 1, signal.SIGSTOP]
+        any_scene,
+        "holder",
+        warm=[[5]],
+        operations=[[10], [20]],
+        fail=["lock.taken", 1, signal.SIGSTOP],
     )
     holder.wait_report("stopped")
     assert {w.wait_report("pid") for w in (patient, hasty, holder)} == {2}
@@ -221,23 +229,25 @@ def test_equal_pids_and_a_death(scene: Scene) -> None:
     os.kill(inner_pid(holder), signal.SIGKILL)
     assert holder.wait() == 128 + signal.SIGKILL
     patient.done()
-    scene.check_goes_on()
+    any_scene.check_goes_on()
 
 
-def test_many_waiters_and_a_dead_holder(scene: Scene) -> None:
+def test_many_waiters_and_a_dead_holder(any_scene: Scene) -> None:
     """Of many that wait when the holder dies one takes over and all get their turn."""
-    scene.seed()
-    go = scene.file("go")
-    holder = stopped_holder(scene, "publish.body")
+    any_scene.seed()
+    go = any_scene.file("go")
+    holder = stopped_holder(any_scene, "publish.body")
     others = [
-        scene.start("write", f"other{i}", operations=[[30], [5, 6], [9000]], go=go, threads=2)
+        any_scene.start("write", f"other{i}", operations=[[30], [5, 6], [9000]], go=go, threads=2)
         for i in range(4)
     ]
     for other in others:
         other.wait_report("ready")
     go.touch()
-    wait_for(lambda: all(scene.file(f"other{i}.acks").stat().st_size for i in range(4)), "appends")
+    wait_for(
+        lambda: all(any_scene.file(f"other{i}.acks").stat().st_size for i in range(4)), "appends"
+    )
     holder.kill()
     for other in others:
         other.done()
-    scene.check_goes_on()
+    any_scene.check_goes_on()

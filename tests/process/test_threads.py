@@ -16,30 +16,30 @@ pytestmark = pytest.mark.process
 MIXED = [[100], [0], [20, 3000, 30], [33_000], [7], [200_000], [10, 10]] * 12
 
 
-def test_threads_beside_a_process(scene: Scene) -> None:
+def test_threads_beside_a_process(any_scene: Scene) -> None:
     """Six threads of one handle and another process append at once, over many rolls."""
-    scene.seed(segment_size=1 << 20)
+    any_scene.seed(1 << 20)
     workers = [
-        scene.start("write", "threads", operations=MIXED, threads=6),
-        scene.start("write", "process", operations=MIXED),
+        any_scene.start("write", "threads", operations=MIXED, threads=6),
+        any_scene.start("write", "process", operations=MIXED),
     ]
     for worker in workers:
         worker.done()
-    scene.check_goes_on()
+    any_scene.check_goes_on()
 
 
-def test_two_handles_in_one_process(scene: Scene) -> None:
+def test_two_handles_in_one_process(any_scene: Scene) -> None:
     """Handles of one process on the same log are as strangers to each other."""
-    scene.seed(segment_size=1 << 20)
+    any_scene.seed(1 << 20)
     workers = [
-        scene.start("write", "handles", operations=MIXED, threads=4, handles=2),
-        scene.start("write", "process", operations=MIXED),
+        any_scene.start("write", "handles", operations=MIXED, threads=4, handles=2),
+        any_scene.start("write", "process", operations=MIXED),
     ]
     for worker in workers:
         worker.done()
-    with penstock.open(scene.path, mode="r") as log:
+    with penstock.open(any_scene.path, mode="r") as log:
         assert log.stats().takeovers == 0
-    scene.check_goes_on()
+    any_scene.check_goes_on()
 
 
 def test_two_handles_take_turns(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import faulty
+from tests.support.rings import RingScene
 from tests.support.scene import Scene
 from tests.support.workers import Crew
 
@@ -33,6 +34,13 @@ def crew(_zygote: Crew) -> Iterator[Crew]:
 def scene(crew: Crew, tmp_path: Path) -> Scene:
     """A place for one log and its workers."""
     return Scene(crew, tmp_path)
+
+
+@pytest.fixture(params=[Scene, RingScene], ids=["segmented", "ring"])
+def any_scene(request: pytest.FixtureRequest, crew: Crew, tmp_path: Path) -> Scene:
+    """A place for one log of each kind and its workers."""
+    made: Scene = request.param(crew, tmp_path)
+    return made
 
 
 @pytest.fixture(scope="session")

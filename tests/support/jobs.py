@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import itertools
 import json
 import multiprocessing
 import os
 import random
 import signal
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -476,7 +478,10 @@ def fork_while_opening(path: str) -> None:
             threading.Event().wait()
         os.kill(os.getpid(), signal.SIGKILL)
 
-    with mock.patch.object(control, "build", build):
+    with (
+        mock.patch.object(control, "build", build),
+        mock.patch.object(control, "build_in_place", build),
+    ):
         penstock.open(path)
 
 
@@ -577,6 +582,17 @@ def echo(there: str, back: str, trips: int) -> None:
         follower = a.follow(1)
         for _ in range(trips):
             b.append(next(follower).value)
+
+
+def note_arrivals(path: str, mode: Literal["r", "rw"], count: int) -> None:
+    """Report how long after its append each of ``count`` events came, whose values say when."""
+    seconds = []
+    with penstock.open(path, mode=mode, timeout=60) as log:
+        follower = log.follow(1, timeout=60)
+        report(ready=True)
+        for event in itertools.islice(follower, count):
+            seconds.append((time.monotonic_ns() - int(event.value or b"")) / 1e9)
+    report(seconds=seconds)
 
 
 def wait_once(path: str) -> None:
