@@ -138,7 +138,7 @@ def test_bad_word_in_control_of_a_ring(crew: Crew, tmp_path: Path, word: int) ->
         directory = tmp_path / str(number)
         directory.mkdir()
         scene = RingScene(crew, directory)
-        scene.seed(64 << 10)
+        scene.seed()
         with scene.path.open("r+b") as file:
             file.seek(layout.RING_CONTROL_OFFSET + word)
             file.write(struct.pack("<Q", value))
