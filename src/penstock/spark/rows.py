@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
@@ -104,6 +103,7 @@ class Rows:
         self._own = [name if name in own else None for name in schema.fieldNames()]
         self._typed = typed
         self._arrow = to_arrow_schema(schema, timezone="UTC")
+        self._repeated: dict[tuple[str, object], pa.Array] = {}  # the longest columns of constants
 
     def scanned(self, *, with_topic: bool) -> list[str]:
         """The columns of the scan that are needed."""
@@ -129,16 +129,29 @@ class Rows:
             if name is None:
                 array = next(rest)
             elif name in constants:
-                array = pa.repeat(pa.scalar(constants[name], field.type), batch.num_rows)
+                array = self._repeat(name, constants[name], field.type, batch.num_rows)
             elif name == "timestampType":
-                equal = pc.equal(batch.column("time"), batch.column("append_time"))
-                array = pc.if_else(
-                    equal,
-                    pa.scalar(LOG_APPEND_TIME, field.type),
-                    pa.scalar(CREATE_TIME, field.type),
-                )
+                array = _timestamp_types(batch, field.type)
             else:
                 array = batch.column(_SCANNED[name][0])
             arrays.append(array if array.type == field.type else array.cast(field.type))
         record = pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
         return record if keep is None else record.filter(keep)
+
+    def _repeat(self, name: str, value: object, kind: pa.DataType, count: int) -> pa.Array:
+        """A column of one value; batches are about equally long, so it is made once or twice."""
+        found = self._repeated.get((name, value))
+        if found is None or len(found) < count:
+            found = self._repeated[name, value] = pa.repeat(pa.scalar(value, kind), count)
+        return found.slice(0, count)
+
+
+def _timestamp_types(batch: pa.RecordBatch, kind: pa.DataType) -> pa.Array:
+    """Whose clock each event's time is of."""
+    import pyarrow.compute as pc  # large, and many reads do without
+
+    return pc.if_else(
+        pc.equal(batch.column("time"), batch.column("append_time")),
+        pa.scalar(LOG_APPEND_TIME, kind),
+        pa.scalar(CREATE_TIME, kind),
+    )

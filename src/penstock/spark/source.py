@@ -25,8 +25,8 @@ from penstock.spark.logs import find_logs, given_paths, open_log
 from penstock.spark.offsets import ENDING, STARTING, check_there, ending_edge, starting_edge
 from penstock.spark.options import Options
 from penstock.spark.rows import Rows, check_struct, column_names, struct_of
+from penstock.spark.sockets import Prompt
 from penstock.spark.splits import Care, Picks, Range, Split, Topics, cut, read_split
-from penstock.spark.typed import CORRUPT_COLUMN, MODES, Typed, infer
 
 _COMMON = (
     "path",
@@ -112,6 +112,8 @@ def schema(given: Mapping[str, str]) -> StructType:
     names = _own_names(options)
     if codec is None:
         return struct_of(names)
+    from penstock.spark.typed import infer
+
     sample = _sample(options)
     inferred = infer(
         [event.value for event in sample],
@@ -139,6 +141,8 @@ def _own_names(options: Options) -> list[str]:
 
 
 def _typing(options: Options) -> dict[str, str]:
+    from penstock.spark.typed import CORRUPT_COLUMN, MODES
+
     return {
         "mode": options.choice("mode", MODES, "PERMISSIVE"),
         "corrupt_column": options.text("columnNameOfCorruptRecord") or CORRUPT_COLUMN,
@@ -153,6 +157,10 @@ def _rows(options: Options, schema: StructType) -> Rows:
                 raise Usage(f"option {name!r} is for values with fields; say codec=json")
         check_struct(schema)
         return Rows(schema, set(schema.fieldNames()), None)
+    from penstock.spark.typed import (
+        Typed,
+    )  # only here, as every task of every read loads this module
+
     own = set(_own_names(options))
     check_struct(StructType([field for field in schema.fields if field.name in own]))
     fields = StructType([field for field in schema.fields if field.name not in own])
@@ -207,7 +215,7 @@ def _topics(options: Options) -> Topics:
     return Topics(assigned={topic: frozenset(numbers) for topic, numbers in assigned.items()})
 
 
-class TableReader(DataSourceReader):
+class TableReader(Prompt, DataSourceReader):
     """Reads logs as they stand when the query is planned."""
 
     pushFilters = Pushed()

@@ -29,6 +29,7 @@ from penstock.errors import Gap, NotFound, Usage
 from penstock.spans import spans, stop_within
 from penstock.spark.logs import find_logs, is_log, open_log
 from penstock.spark.offsets import NOT_FAILING, check_there, starting_edge
+from penstock.spark.sockets import Prompt
 from penstock.spark.source import read_options, request
 from penstock.spark.splits import Split, read_split
 
@@ -39,7 +40,7 @@ LOOK_SECONDS = 0.5  # between two looks for new logs
 Offset = dict[str, int]
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(Prompt, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """How far logs are, and what to read of them next."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
