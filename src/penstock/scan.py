@@ -71,6 +71,7 @@ class Scan:
         malformed: Literal["raise", "null", "drop"] = "raise",
         on_gap: Literal["raise", "skip"] = "raise",
         exact: bool = False,
+        batch_bytes: int = BATCH_BYTES,
     ) -> None:
         check_seqs(start, stop)
         if damaged not in ("raise", "skip"):
@@ -111,6 +112,7 @@ class Scan:
         self._on_gap: Literal["raise", "skip"] = on_gap
         self._exact = exact  # it is a gap as well if the first events asked for are gone
         self._batch_rows = batch_rows
+        self._batch_bytes = batch_bytes  # of frames, which is a little more than its columns take
         self._readers: list[RowReader] = []  # of the last run
 
     def __repr__(self) -> str:
@@ -212,7 +214,7 @@ class Scan:
         >>> [batch.num_rows for batch in log.scan(batch_rows=2).to_batches()]
         [2, 1]
         """
-        reader = self._reader(*self._begin(), self._batch_rows, BATCH_BYTES)
+        reader = self._reader(*self._begin(), self._batch_rows, self._batch_bytes)
         return self._record_batches(reader)
 
     def to_arrow(self) -> pyarrow.Table:
@@ -246,7 +248,7 @@ class Scan:
         return (self._columns if self._fields is None else self.schema).__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return self._stream(self._batch_rows, BATCH_BYTES)
+        return self._stream(self._batch_rows, self._batch_bytes)
 
     def _stream(self, rows: int, nbytes: int, watcher: _Stream | None = None) -> object:
         reader = self._reader(*self._begin(), rows, nbytes)

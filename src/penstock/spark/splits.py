@@ -7,13 +7,14 @@ runs, and reads its split through the compiled scan.
 from __future__ import annotations
 
 import heapq
+import itertools
 import logging
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 import penstock
@@ -26,7 +27,9 @@ from penstock.spark.rows import Rows
 
 logger = logging.getLogger("penstock")
 
-SPLIT_BYTES = 128 << 20  # as Spark cuts files; a task costs it some 50 ms
+SPLIT_BYTES = 128 << 20  # about as large as Spark cuts files
+SMALL_BYTES = 16 << 20  # takes a core about as long as starting and ending a task
+BATCH_BYTES = 768 << 10  # memory that is kept and used again, and stays in a processor's cache
 NS_MAX = (1 << 64) - 1
 
 
@@ -101,17 +104,17 @@ def cut(
 ) -> list[Split]:
     """Cut ranges of logs into splits.
 
-    1. Each segment is one, unless nothing of it can be wanted; small neighbours are taken together
-       and large ones cut, so that none is much above SPLIT_BYTES.
+    1. Segments of which nothing can be wanted are left out. What is left is cut into even splits,
+       of about SPLIT_BYTES and never twice that, so many that all cores are busy to the end.
     2. None has more events than ``max_records``.
     3. If there are fewer than ``min_partitions``, the largest are cut further.
     """
-    pieces: list[tuple[str, Span]] = []
+    found: dict[str, list[Span]] = {}
     for path, log, start, stop in ranges:
         topics = picks.topics.in_partition(partition_of(path))
         if topics is None or picks.nothing:
             continue
-        found = spans(
+        found[path] = spans(
             log,
             start,
             stop,
@@ -119,13 +122,11 @@ def cut(
             since_ns=picks.since_ns,
             until_ns=picks.until_ns - 1,
         )
-        pieces += [(path, span) for span in _joined(found)]
-    counts = []
-    for _, span in pieces:
-        n = -(-span.nbytes // SPLIT_BYTES) or 1
-        if max_records is not None:
-            n = max(n, -(-(span.stop - span.start) // max_records))
-        counts.append(n)
+    most = _even_bytes(sum(span.nbytes for some in found.values() for span in some))
+    pieces = [(path, span) for path, some in found.items() for span in _pieces(some, most)]
+    counts = [1] * len(pieces)
+    if max_records is not None:
+        counts = [-(-(span.stop - span.start) // max_records) for _, span in pieces]
     if min_partitions is not None:
         counts = _raised([span for _, span in pieces], counts, min_partitions)
     return [
@@ -135,20 +136,43 @@ def cut(
     ]
 
 
-def _joined(found: list[Span]) -> list[Span]:
-    """Neighbours taken together, up to SPLIT_BYTES."""
-    joined: list[Span] = []
+def _even_bytes(total: int) -> int:
+    """The size of splits that leaves no core idle while another reads the last one.
+
+    Spark does not tell a source how many cores it has. Those of this machine are all there are in
+    local mode; on a cluster they only make for rather too many splits.
+    """
+    cores = len(os.sched_getaffinity(0))
+    rounds = max(1, round(total / (SPLIT_BYTES * cores)))
+    return max(-(-total // (rounds * cores)), min(SMALL_BYTES, SPLIT_BYTES))
+
+
+def _pieces(found: list[Span], most: int) -> Iterator[Span]:
+    """Neighbours taken together, and cut where the bytes are even, each at most ``most``."""
+    for run in _runs(found):
+        total = sum(span.nbytes for span in run)
+        n = max(1, min(-(-total // most), run[-1].stop - run[0].start))
+        cuts = [run[0].start]
+        before = 0
+        for span in run:
+            while len(cuts) < n and total * len(cuts) <= n * (before + span.nbytes):
+                inside = total * len(cuts) - n * before
+                cuts.append(span.start + (span.stop - span.start) * inside // (n * span.nbytes))
+            before += span.nbytes
+        for start, stop in itertools.pairwise([*cuts, run[-1].stop]):
+            if start < stop:
+                yield Span(start, stop, total // n)
+
+
+def _runs(found: list[Span]) -> list[list[Span]]:
+    """Spans that follow one another without a hole."""
+    runs: list[list[Span]] = []
     for span in found:
-        last = joined[-1] if joined else None
-        if (
-            last is not None
-            and last.stop == span.start
-            and last.nbytes + span.nbytes <= SPLIT_BYTES
-        ):
-            joined[-1] = Span(last.start, span.stop, last.nbytes + span.nbytes)
+        if runs and runs[-1][-1].stop == span.start:
+            runs[-1].append(span)
         else:
-            joined.append(span)
-    return joined
+            runs.append([span])
+    return runs
 
 
 def _raised(found: list[Span], counts: list[int], least: int) -> list[int]:
@@ -197,6 +221,7 @@ def read_split(split: Split, rows: Rows, picks: Picks, care: Care) -> Iterator[p
                 damaged="skip" if care.skip_corrupt else "raise",
                 time_unit="us",
                 exact=True,
+                batch_bytes=BATCH_BYTES,
             )
             try:
                 for batch in scan.to_batches():
@@ -215,6 +240,8 @@ def read_split(split: Split, rows: Rows, picks: Picks, care: Care) -> Iterator[p
 
 def _of_topics(batch: pa.RecordBatch, topics: Topics) -> pa.RecordBatch:
     """The rows of a batch that have one of several topics."""
+    import pyarrow.compute as pc  # large, and most reads do without
+
     column = batch.column("topic")
     names = topics.names
     if names is None:
