@@ -157,9 +157,7 @@ def _rows(options: Options, schema: StructType) -> Rows:
                 raise Usage(f"option {name!r} is for values with fields; say codec=json")
         check_struct(schema)
         return Rows(schema, set(schema.fieldNames()), None)
-    from penstock.spark.typed import (
-        Typed,
-    )  # only here, as every task of every read loads this module
+    from penstock.spark.typed import Typed  # here, since every task of every read loads this module
 
     own = set(_own_names(options))
     check_struct(StructType([field for field in schema.fields if field.name in own]))

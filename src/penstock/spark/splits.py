@@ -140,7 +140,8 @@ def _even_bytes(total: int) -> int:
     """The size of splits that leaves no core idle while another reads the last one.
 
     Spark does not tell a source how many cores it has. Those of this machine are all there are in
-    local mode; on a cluster they only make for rather too many splits.
+    local mode; on a cluster, which may have more, splits stay below twice SPLIT_BYTES, and
+    ``minPartitions`` asks for more of them.
     """
     cores = len(os.sched_getaffinity(0))
     rounds = max(1, round(total / (SPLIT_BYTES * cores)))
