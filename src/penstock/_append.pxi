@@ -292,7 +292,7 @@ cdef int publish(
     index = m.base + m.index_offset
     first_seq[0] = w.next_seq
     slots.base = index
-    slots.count = 0
+    slots.count = slots.next = 0
     if m.ring_bytes:
         w.block_offset = <uint64_t>1 << 62  # no blocks
         slots.count = m.index_capacity

@@ -50,7 +50,7 @@ cdef object append_quickly(LogCore self, PyObject **args, Py_ssize_t count, PyOb
 
 
 _append_method.ml_name = "append"
-_append_method.ml_meth = <PyCFunction>append_quickly
+_append_method.ml_meth = <PyCFunction><void *>append_quickly
 _append_method.ml_flags = METH_FASTCALL | METH_KEYWORDS
 _append_method.ml_doc = _append_doc
 (<object>(<PyTypeObject *>LogCore).tp_dict)["append"] = PyDescr_NewMethod(LogCore, &_append_method)
