@@ -10,77 +10,194 @@ cdef struct Sink:
     uint64_t warm_end     # offset up to which the map's pages are populated
     uint64_t run_at       # offset of what is in scratch
     uint64_t run          # bytes in scratch
-    const char *unsummed[4]  # what to sum of frames of one length that still lack their checksums
-    uint64_t unsummed_body
+    const char *unsummed[4]  # what to sum of frames that still lack their checksums
+    size_t unsummed_bytes[4]
     int unsummed_count
 
 
 cdef inline void sink_sum(Sink *s) noexcept nogil:
     """Give the frames that lack one their checksums."""
     cdef uint32_t crcs[4]
-    cdef size_t lengths[4]
     cdef int i
     if s.unsummed_count == 4:
         for i in range(4):
             crcs[i] = 0xFFFFFFFF
-            lengths[i] = PSK_FRAME_HEADER_BYTES - PSK_FRAME_SEQ + s.unsummed_body
-        psk_crc_four(crcs, s.unsummed, lengths)
+        psk_crc_four(crcs, s.unsummed, s.unsummed_bytes)
         for i in range(4):
             psk_put32(<char *>s.unsummed[i] - PSK_FRAME_SEQ + PSK_FRAME_CRC, ~crcs[i])
     else:
         for i in range(s.unsummed_count):
-            frame_sum(<char *>s.unsummed[i] - PSK_FRAME_SEQ, s.unsummed_body)
+            psk_put32(
+                <char *>s.unsummed[i] - PSK_FRAME_SEQ + PSK_FRAME_CRC,
+                ~psk_crc(0xFFFFFFFF, s.unsummed[i], s.unsummed_bytes[i]))
     s.unsummed_count = 0
 
 
-cdef void sink_flush(Sink *s) noexcept nogil:
-    """Write what is in scratch to the file."""
+cdef inline void sink_sum_later(Sink *s, char *dst, uint64_t body) noexcept nogil:
+    """Sum a filled frame together with three others."""
+    s.unsummed[s.unsummed_count] = dst + PSK_FRAME_SEQ
+    s.unsummed_bytes[s.unsummed_count] = PSK_FRAME_HEADER_BYTES - PSK_FRAME_SEQ + body
+    s.unsummed_count += 1
+    if s.unsummed_count == 4:
+        sink_sum(s)
+
+
+cdef void sink_write(Sink *s, uint64_t nbytes) noexcept nogil:
+    """Write so much of what is in scratch to the file."""
     sink_sum(s)
-    if s.run and not psk_write_all(s.fd, s.run_at, s.scratch, s.run, NULL, 0, NULL, 0):
-        memcpy(s.base + s.run_at, s.scratch, s.run)
-    s.run = 0
+    if not psk_write_all(s.fd, s.run_at, s.scratch, nbytes, NULL, 0, NULL, 0):
+        memcpy(s.base + s.run_at, s.scratch, nbytes)
+    s.run -= nbytes
+    s.run_at += nbytes
+    memmove(s.scratch, s.scratch + nbytes, s.run)
 
 
-cdef inline void sink_add(
+cdef inline void sink_flush(Sink *s) noexcept nogil:
+    """Write all that is in scratch, and sum what is in the map."""
+    if s.run:
+        sink_write(s, s.run)
+    elif s.unsummed_count:
+        sink_sum(s)
+
+
+cdef inline char *sink_room(Sink *s, uint64_t at, uint64_t total) noexcept nogil:
+    """Where to put a frame together that belongs at ``at``."""
+    if s.scratch == NULL or at + total <= s.warm_end:
+        if s.run:
+            sink_write(s, s.run)
+        return s.base + at
+    if s.run == 0:
+        s.run_at = at
+    elif s.run >= PSK_WRITE_RUN_BYTES - s.run_at % PSK_WRITE_RUN_BYTES:
+        # Runs end where large folios do: the kernel takes such runs a quarter faster.
+        sink_write(s, PSK_WRITE_RUN_BYTES - s.run_at % PSK_WRITE_RUN_BYTES)
+    if s.run + total > PSK_WRITE_SCRATCH_BYTES:
+        sink_write(s, s.run)
+        s.run_at = at
+    s.run += total
+    return s.scratch + s.run - total
+
+
+cdef void sink_add(
     Sink *s, uint64_t at, const Parts *p, const char *value, uint64_t value_len, uint64_t prefix,
-    uint64_t total, bint fixed, bint commit, uint64_t seq, uint64_t append_ns, uint32_t back, uint32_t left,
+    uint64_t total, bint commit, uint64_t seq, uint64_t append_ns, uint32_t back, uint32_t left,
 ) noexcept nogil:
     """Take one frame, which belongs at ``at``; with its commit word, if ``commit``."""
     cdef uint64_t body = prefix + value_len
     cdef char *dst
-    if s.scratch == NULL or at + total <= s.warm_end or (total > PSK_WRITE_SCRATCH_BYTES and not fixed):
-        if s.run:
-            sink_flush(s)
-        dst = s.base + at
-    elif total > PSK_WRITE_BYTES_MIN and fixed:
+    if s.scratch != NULL and at + total > s.warm_end and total > PSK_WRITE_BYTES_MIN:
         sink_flush(s)
-        frame_write_big(
-            s.base, at, s.scratch, s.fd, p, value, value_len, prefix, seq, append_ns, back, left)
-        if commit:
-            psk_store32(s.base + at, <uint32_t>body + 1)
-        return
+        if p.fixed:
+            frame_write_big(
+                s.base, at, s.scratch, s.fd, p, value, value_len, prefix, seq, append_ns, back, left)
+            psk_fail(FP_BATCH_BODY if commit else FP_BODY)
+            if commit:
+                psk_store32(s.base + at, <uint32_t>body + 1)
+            return
+        if total > PSK_WRITE_SCRATCH_BYTES:
+            dst = s.base + at
+        else:
+            dst = sink_room(s, at, total)
     else:
-        if s.run + total > PSK_WRITE_SCRATCH_BYTES:
-            sink_flush(s)
-        if s.run == 0:
-            s.run_at = at
-        dst = s.scratch + s.run
-        s.run += total
-        psk_put32(dst, 0)
-    if value_len > 8192:
+        dst = sink_room(s, at, total)
+    psk_put32(dst, 0)
+    if value_len > PSK_SUM_LATER_BYTES_MAX:
         frame_write(dst, p, value, value_len, prefix, seq, append_ns, back, left)
     else:
-        frame_fill(dst, p, value, value_len, prefix, seq, append_ns, back, left)
-        if s.unsummed_count and s.unsummed_body != body:
-            sink_sum(s)
-        s.unsummed[s.unsummed_count] = dst + PSK_FRAME_SEQ
-        s.unsummed_count += 1
-        s.unsummed_body = body
-        if s.unsummed_count == 4:
-            sink_sum(s)
+        frame_fill(dst, p, parts_shape(p), value, value_len, prefix, seq, append_ns, back, left)
+        sink_sum_later(s, dst, body)
+    psk_fail(FP_BATCH_BODY if commit else FP_BODY)
     if commit:
-        psk_fail(FP_BATCH_BODY)
         psk_store32(dst, <uint32_t>body + 1)
+
+
+cdef enum:
+    PREFETCH = 8
+
+
+cdef struct Slots:
+    # A ring's index: a place for each seq, modulo their number.
+    char *base
+    uint64_t count, next
+
+
+cdef inline void slots_add(Slots *slots, uint64_t position) noexcept nogil:
+    psk_put64(slots.base + slots.next * PSK_RING_SLOT_BYTES, position)
+    slots.next += 1
+    if slots.next == slots.count:
+        slots.next = 0
+
+
+cdef uint64_t sink_values(
+    Sink *s, Walk *w, char *index, Slots *slots, uint64_t ahead, const Parts *p, const Span *spans,
+    uint64_t count, uint64_t at, uint64_t append_ns, bint lead,
+) noexcept nogil:
+    """Take events that differ in nothing but their values, from ``at`` on; return where they end.
+
+    What `publish` does for any other event, with all that they share done once: for the whole
+    batch, or for a stretch of frames that lie side by side in one index block. ``lead``: a frame of
+    the same batch is before them, and has the commit word that publishes it.
+    """
+    cdef uint64_t prefix = parts_prefix(p), shape = parts_shape(p)
+    cdef uint64_t event_ns = p.event_ns if p.flags & PSK_FLAG_EVENT_TIME else append_ns
+    cdef uint32_t topic = topic_bit(p.topic, p.topic_len)
+    cdef uint64_t small = PSK_SUM_LATER_BYTES_MAX - prefix if prefix < PSK_SUM_LATER_BYTES_MAX else 0
+    cdef uint64_t next_block = w.block_offset + PSK_INDEX_STEP
+    cdef uint64_t last = w.last_frame - ahead if w.last_frame else at  # so that ``back`` is 0
+    cdef uint64_t seq = w.next_seq
+    cdef uint64_t i = 0, value_len, total, stretch, until
+    cdef char *dst
+    while i < count:
+        if i == 0 or at >= next_block:
+            if at >= next_block:
+                walk_block(w, index, at, seq, append_ns)
+                next_block = at + PSK_INDEX_STEP
+            walk_event_time(w, event_ns)
+            w.block_topics |= topic
+        value_len = spans[i].length
+        total = align8(PSK_FRAME_HEADER_BYTES + prefix + value_len)
+        if value_len > small or (s.scratch != NULL and at < s.warm_end):
+            sink_add(
+                s, at, p, spans[i].start, value_len, prefix, total, lead or i > 0, seq, append_ns,
+                <uint32_t>(at - last), <uint32_t>(count - 1 - i))
+            if slots.count:
+                slots_add(slots, at + ahead)
+            last = at
+            at += total
+            seq += 1
+            i += 1
+            continue
+        dst = sink_room(s, at, total)
+        stretch = at + total
+        until = next_block
+        if s.scratch != NULL:
+            until = min(until, (at // PSK_WRITE_RUN_BYTES + 1) * PSK_WRITE_RUN_BYTES)
+        while True:
+            if i + PREFETCH < count:  # values lie wherever their objects do
+                psk_prefetch(spans[i + PREFETCH].start)
+                psk_prefetch(spans[i + PREFETCH].start + 64)
+            frame_fill(
+                dst, p, shape, spans[i].start, value_len, prefix, seq, append_ns,
+                <uint32_t>(at - last), <uint32_t>(count - 1 - i))
+            sink_sum_later(s, dst, prefix + value_len)
+            psk_fail(FP_BATCH_BODY if lead or i else FP_BODY)
+            psk_put32(dst, <uint32_t>(prefix + value_len + 1) if lead or i else 0)
+            if slots.count:
+                slots_add(slots, at + ahead)
+            last = at
+            at += total
+            dst += total
+            seq += 1
+            i += 1
+            if at >= until or i == count or spans[i].length > small:
+                break
+            value_len = spans[i].length
+            total = align8(PSK_FRAME_HEADER_BYTES + prefix + value_len)
+        if s.scratch != NULL:
+            s.run += at - stretch
+    w.next_seq = seq
+    w.last_frame = last + ahead
+    return at
 
 
 cdef struct Terms:
@@ -109,16 +226,14 @@ cdef int publish(
     With ``spans``, all events share ``parts[0]`` except for their values. ``terms`` may be NULL.
     """
     cdef uint64_t head = psk_get64(words + PSK_C_HEAD)
-    cdef uint64_t at, i, total, prefix = 0, value_len, body = 0, append_ns
-    cdef const Parts *p = parts
+    cdef uint64_t at, i, total, prefix, body, append_ns
+    cdef const Parts *p
     cdef const Parts *lead = NULL
-    cdef const char *value
     cdef char *first
     cdef char *index
     cdef uint64_t leads = 0
-    cdef uint32_t topic = 0
     cdef uint64_t ahead = 0  # of a ring: what to add to an offset to have the position
-    cdef uint64_t slots = 0, slot = 0  # of a ring's index: how many there are, and the next one
+    cdef Slots slots
     cdef uint64_t producer_pos = 0
     cdef Copies copies = NO_COPY
     cdef int rc
@@ -176,11 +291,13 @@ cdef int publish(
     w.monotone = psk_get64(words + PSK_C_FLAGS) & PSK_CONTROL_FLAG_MONOTONE
     index = m.base + m.index_offset
     first_seq[0] = w.next_seq
+    slots.base = index
+    slots.count = slots.next = 0
     if m.ring_bytes:
         w.block_offset = <uint64_t>1 << 62  # no blocks
-        slots = m.index_capacity
-        if slots:
-            slot = w.next_seq % slots
+        slots.count = m.index_capacity
+        if slots.count:
+            slots.next = w.next_seq % slots.count
 
     psk_store64(words + PSK_C_RESERVED, place.end)
     psk_release_fence()
@@ -196,51 +313,33 @@ cdef int publish(
     sink.warm_end = warm_end
     sink.run = 0
     sink.unsummed_count = 0
-    count += leads
-    for i in range(count):
-        if i < leads:
-            p = lead
-            prefix = parts_prefix(p)
-            value = p.value
-            value_len = p.value_len
-        elif spans != NULL:
-            if i == leads:
-                p = parts
-                prefix = parts_prefix(p)
-                topic = topic_bit(p.topic, p.topic_len)
-            value = spans[i - leads].start
-            value_len = spans[i - leads].length
-        else:
-            p = parts + (i - leads)
-            prefix = parts_prefix(p)
-            topic = topic_bit(p.topic, p.topic_len)
-            value = p.value
-            value_len = p.value_len
-        total = align8(PSK_FRAME_HEADER_BYTES + prefix + value_len)
+    for i in range(leads if spans != NULL else leads + count):
+        p = lead if i < leads else parts + (i - leads)
+        prefix = parts_prefix(p)
+        total = align8(PSK_FRAME_HEADER_BYTES + prefix + p.value_len)
         sink_add(
-            &sink, at, p, value, value_len, prefix, total, p.fixed, i > 0, w.next_seq, append_ns,
-            <uint32_t>(at + ahead - w.last_frame) if w.last_frame else 0, <uint32_t>(count - 1 - i))
-        if i == 0:
-            psk_fail(FP_BODY)
-            body = prefix + value_len
+            &sink, at, p, p.value, p.value_len, prefix, total, i > 0, w.next_seq, append_ns,
+            <uint32_t>(at + ahead - w.last_frame) if w.last_frame else 0, <uint32_t>(leads + count - 1 - i))
         if at >= w.block_offset + PSK_INDEX_STEP:
             walk_block(&w, index, at, w.next_seq, append_ns)
         if p.kind == PSK_KIND_DATA or p.kind == PSK_KIND_DELETE:
             walk_event_time(&w, p.event_ns if p.flags & PSK_FLAG_EVENT_TIME else append_ns)
-            w.block_topics |= topic
+            w.block_topics |= topic_bit(p.topic, p.topic_len)
             w.next_seq += 1
-            if slots:
-                psk_put64(index + slot * PSK_RING_SLOT_BYTES, at + ahead)
-                slot += 1
-                if slot == slots:
-                    slot = 0
+            if slots.count:
+                slots_add(&slots, at + ahead)
         elif p.kind == PSK_KIND_PRODUCER or p.kind == PSK_KIND_PRODUCERS:
             producer_pos = place.position if i == 0 else at + ahead
         w.last_frame = at + ahead
         at += total
+    if spans != NULL:
+        at = sink_values(
+            &sink, &w, index, &slots, ahead, parts, spans, count, at, append_ns, leads > 0)
 
     sink_flush(&sink)
     psk_fail(FP_WRITTEN)
+    p = lead if leads else parts
+    body = parts_prefix(p) + (spans[0].length if spans != NULL and leads == 0 else p.value_len)
     psk_store32(first, <uint32_t>body + 1)
     psk_fail(FP_COMMIT)
     psk_store64(words + PSK_C_HEAD, place.end)
@@ -281,6 +380,18 @@ def set_helpers(to_ns, entry):
     global _to_ns, _Entry
     _to_ns = to_ns
     _Entry = entry
+
+
+cdef inline void parts_plain(Parts *p, bytes value) noexcept:
+    """Note where the bytes of an event are that is nothing but a value."""
+    p.value = PyBytes_AS_STRING(value)
+    p.value_len = <uint64_t>PyBytes_GET_SIZE(value)
+    p.topic_len = 0
+    p.headers_len = 0
+    p.key_len = PSK_NO_KEY
+    p.kind = PSK_KIND_DATA
+    p.flags = 0
+    p.fixed = True
 
 
 cdef int parts_fill(
@@ -387,6 +498,43 @@ cdef int refuse_one(object values) except -1:
             f"extend takes values one after the other, not {type(values).__name__}; "
             "to append one use append")
     return 0
+
+
+@cython.final
+cdef class Values:
+    """Where the values of a batch are: bytes objects, which it keeps from going away meanwhile."""
+
+    cdef Span *spans
+    cdef uint64_t nbytes  # of their frames
+    cdef uint64_t pinned  # how many of a list's items it holds, one by one; a tuple holds its own
+
+    cdef bint take(self, object items, uint64_t count, uint64_t prefix) except -1:
+        """Note the items of a list or tuple; false if they are not all bytes objects."""
+        cdef PyObject **at = PySequence_Fast_ITEMS(items)
+        cdef bint pins = type(items) is list
+        cdef uint64_t i, length
+        self.spans = <Span *>PyMem_Malloc(count * sizeof(Span))
+        if self.spans == NULL:
+            raise MemoryError
+        for i in range(count):
+            if not PyBytes_CheckExact(<object>at[i]):
+                return False
+            length = <uint64_t>PyBytes_GET_SIZE(<object>at[i])
+            if length > PSK_VALUE_BYTES_MAX:
+                raise TooLarge(f"item {i}: a value of {length} bytes; the limit is {PSK_VALUE_BYTES_MAX}")
+            self.spans[i].start = PyBytes_AS_STRING(<object>at[i])
+            self.spans[i].length = length
+            self.nbytes += align8(PSK_FRAME_HEADER_BYTES + prefix + length)
+            if pins:
+                psk_pin(at[i])
+                self.pinned = i + 1
+        return True
+
+    def __dealloc__(self):
+        cdef uint64_t i
+        for i in range(self.pinned):
+            psk_unpin(psk_bytes_object(self.spans[i].start))
+        PyMem_Free(self.spans)
 
 
 cdef object flat(object data, str what):
@@ -554,7 +702,9 @@ cdef class LogCore:
             allocated = min(allocated, <uint64_t>m.mapped)
         elif psk_load64(control.words + PSK_C_HEAD) >> 32 != m.number:
             return 0
-        if m.ring_bytes == 0 and (stop > allocated or at >= nearly_full):
+        if m.ring_bytes == 0 and (
+            allocated < min(at + PSK_ALLOCATE_AHEAD_BYTES, m.frames_end) or at >= nearly_full
+        ):
             self._look_ahead()
             if m is not self._active:
                 return 0  # another thread has rolled meanwhile, or closed the log
@@ -1050,22 +1200,8 @@ cdef class LogCore:
         cdef Parts p
         cdef list pins
         cdef uint64_t nbytes, seq
-        if self._plain and PyBytes_CheckExact(value) and key is None and topic is None and (
-            headers is None and time is None and codec is None and tags is None
-        ):
-            p.value = PyBytes_AS_STRING(value)
-            p.value_len = <uint64_t>PyBytes_GET_SIZE(value)
-            p.topic_len = 0
-            p.headers_len = 0
-            p.key_len = PSK_NO_KEY
-            p.kind = PSK_KIND_DATA
-            p.flags = 0
-            p.fixed = True
-            if p.value_len > PSK_VALUE_BYTES_MAX:
-                raise TooLarge(f"a value of {p.value_len} bytes; the limit is {PSK_VALUE_BYTES_MAX}")
-        else:
-            pins = []
-            self.fill_one(&p, pins, value, key, topic, headers, time, codec, tags)
+        pins = []
+        self.fill_one(&p, pins, value, key, topic, headers, time, codec, tags)
         nbytes = align8(PSK_FRAME_HEADER_BYTES + parts_prefix(&p) + p.value_len)
         if expect is None and producer is None:
             seq = self.append_parts(NULL, &p, NULL, 1, nbytes, timeout)
@@ -1097,14 +1233,11 @@ cdef class LogCore:
         >>> log.extend([b"a", b"b", b"c"])
         range(1, 4)
         """
-        cdef tuple items
-        cdef uint64_t count, i, nbytes = 0, prefix, first
+        cdef uint64_t count, nbytes, first
         cdef Parts shared
-        cdef Parts *parts = NULL
-        cdef Span *spans = NULL
+        cdef Parts *parts
         cdef list pins = []
-        cdef PyObject *item
-        cdef bint plain = True
+        cdef Values batch
         cdef Coder coder
         cdef bytes marks = None
         if type(values) is not list and type(values) is not tuple:
@@ -1115,52 +1248,39 @@ cdef class LogCore:
                 return self.extend_given(given, expect, producer, durable, timeout)
         if value is not None:
             raise Usage("value= names a column of Arrow data, and these values are none")
-        items = as_tuple(values)
-        count = <uint64_t>len(items)
+        items = values if type(values) is list else as_tuple(values)
         if codec is ENCODED:
             codec = None
         elif not self._plain or codec is not None:
             coder = self.coder_for(codec)
             if coder.encode is not None:
                 refuse_one(values)
-                items = self.encode_items(items, coder)
+                items = self.encode_items(as_tuple(items), coder)
             codec = None if coder is self._coder else coder.name
         if codec is not None or tags is not None:
             marks = marks_of(codec, tags)
+        parts_fill(&shared, pins, b"", key, topic, headers, time, marks)
+        count = <uint64_t>len(items)
         if count == 0:
             first = self._next_seq()
             return range(first, first)
-        parts_fill(&shared, pins, b"", key, topic, headers, time, marks)
-        prefix = parts_prefix(&shared)
-        spans = <Span *>PyMem_Malloc(count * sizeof(Span))
-        if spans == NULL:
-            raise MemoryError
-        try:
-            for i in range(count):
-                item = PyTuple_GET_ITEM(items, <Py_ssize_t>i)
-                if not PyBytes_CheckExact(<object>item):
-                    plain = False
-                    break
-                spans[i].start = PyBytes_AS_STRING(<object>item)
-                spans[i].length = <uint64_t>PyBytes_GET_SIZE(<object>item)
-                if spans[i].length > PSK_VALUE_BYTES_MAX:
-                    raise TooLarge(
-                        f"item {i}: a value of {spans[i].length} bytes; the limit is {PSK_VALUE_BYTES_MAX}")
-                nbytes += align8(PSK_FRAME_HEADER_BYTES + prefix + spans[i].length)
-            if plain:
-                if expect is None and producer is None:
-                    first = self.append_parts(NULL, &shared, spans, count, nbytes, timeout)
-                else:
-                    first = self.append_as(expect, producer, &shared, spans, count, nbytes, timeout)
+        batch = Values()
+        if batch.take(items, count, parts_prefix(&shared)):
+            if expect is None and producer is None:
+                first = self.append_parts(NULL, &shared, batch.spans, count, batch.nbytes, timeout)
             else:
-                parts = <Parts *>PyMem_Malloc(count * sizeof(Parts))
-                if parts == NULL:
-                    raise MemoryError
+                first = self.append_as(
+                    expect, producer, &shared, batch.spans, count, batch.nbytes, timeout)
+        else:
+            items = as_tuple(items)
+            parts = <Parts *>PyMem_Malloc(count * sizeof(Parts))
+            if parts == NULL:
+                raise MemoryError
+            try:
                 nbytes = self.fill_entries(items, parts, pins, key, topic, headers, time, codec, marks)
                 first = self.append_as(expect, producer, parts, NULL, count, nbytes, timeout)
-        finally:
-            PyMem_Free(spans)
-            PyMem_Free(parts)
+            finally:
+                PyMem_Free(parts)
         if durable:
             self._sync(PSK_C_DURABLE_SEQ, first + count - 1, timeout)
         return range(first, first + count)

@@ -26,7 +26,7 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.errno cimport EACCES, EAGAIN, EINTR, EINVAL, EIO, ENOMEM, ETIMEDOUT, errno
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcmp, memcpy, memset, strcmp, strdup
+from libc.string cimport memcmp, memcpy, memmove, memset, strcmp, strdup
 
 import datetime as _datetime
 import os as _os
@@ -60,6 +60,17 @@ cdef extern from "<sys/mman.h>" nogil:
     enum: PROT_READ, PROT_WRITE, MAP_SHARED, MADV_DONTFORK
     void *MAP_FAILED
 
+cdef extern from *:
+    """
+    #define psk_bytes_object(start) ((PyObject *)((char *)(start) - offsetof(PyBytesObject, ob_sval)))
+    #define psk_pin(o) Py_INCREF(o)
+    #define psk_unpin(o) Py_DECREF(o)
+    """
+    PyObject *psk_bytes_object(const char *start)
+    void psk_pin(PyObject *o)
+    void psk_unpin(PyObject *o)
+    PyObject **PySequence_Fast_ITEMS(object o)
+
 cdef extern from "_native.h" nogil:
     const int PSK_IS_PORTABLE
     enum:
@@ -89,8 +100,8 @@ cdef extern from "_native.h" nogil:
         PSK_C_EPOCH, PSK_C_TAIL, PSK_C_GUARD, PSK_C_GUARD_END, PSK_C_STATE_POS, PSK_RING_STATE_REACH, PSK_C_DURABLE_POS, PSK_C_WHEN_FULL, PSK_C_LOST, PSK_C_ROOM_NOTIFY, PSK_C_ROOM_WAITING, PSK_C_HOLDS
         PSK_HOLDS_MAX, PSK_HOLD_BYTES, PSK_WHEN_FULL_DROP, PSK_WHEN_FULL_BLOCK, PSK_WHEN_FULL_ERROR
         PSK_RING_SHARE, PSK_RING_SLOT_BYTES, PSK_RING_CONTROL_OFFSET, PSK_RING_WINDOW_BYTES, PSK_RING_SCAN_BYTES
-        PSK_POPULATE_AHEAD_BYTES, PSK_POPULATE_CHUNK_BYTES, PSK_GIL_COPY_BYTES_MAX
-        PSK_WRITE_BYTES_MIN, PSK_WRITE_SCRATCH_BYTES
+        PSK_ALLOCATE_AHEAD_BYTES, PSK_POPULATE_AHEAD_BYTES, PSK_POPULATE_CHUNK_BYTES, PSK_GIL_COPY_BYTES_MAX
+        PSK_WRITE_BYTES_MIN, PSK_WRITE_RUN_BYTES, PSK_WRITE_SCRATCH_BYTES, PSK_SUM_LATER_BYTES_MAX
         PSK_LOCK_SPINS, PSK_LOCK_SLICE_NS, PSK_WAIT_SLICE_NS, PSK_SCAN_WINDOW_BYTES
     const uint32_t PSK_LOCK_WAITERS
     const char *PSK_CODEC_NAME
@@ -121,6 +132,7 @@ cdef extern from "_native.h" nogil:
     uint32_t psk_crc(uint32_t c, const void *p, size_t n)
     uint32_t psk_crc_soft(uint32_t c, const unsigned char *p, size_t n)
     void psk_crc_four(uint32_t *c, const char **p, const size_t *n)
+    void psk_copy(void *dst, const void *src, size_t n)
     uint32_t psk_crc_copy(uint32_t c, void *dst, const void *src, size_t n)
     int psk_futex_wait(void *word, uint32_t seen, int64_t ns)
     void psk_futex_wake(void *word, int count)
@@ -413,6 +425,7 @@ include "_ring.pxi"
 include "_arrow.pxi"
 include "_intake.pxi"
 include "_append.pxi"
+include "_quick.pxi"
 include "_reader.pxi"
 include "_verify.pxi"
 include "_ring_check.pxi"

@@ -30,8 +30,16 @@ cdef inline uint64_t parts_prefix(const Parts *p) noexcept nogil:
     return n
 
 
+cdef inline uint64_t parts_shape(const Parts *p) noexcept nogil:
+    """The last eight bytes of a frame's header: lengths, kind and flags."""
+    return (
+        <uint64_t>p.key_len | (<uint64_t>p.headers_len << 16) | (<uint64_t>p.topic_len << 32)
+        | (<uint64_t>p.kind << 48) | (<uint64_t>p.flags << 56)
+    )
+
+
 cdef inline uint64_t frame_fill(
-    char *dst, const Parts *p, const char *value, uint64_t value_len, uint64_t prefix,
+    char *dst, const Parts *p, uint64_t shape, const char *value, uint64_t value_len, uint64_t prefix,
     uint64_t seq, uint64_t append_ns, uint32_t back, uint32_t left,
 ) noexcept nogil:
     """Write all of a frame but its commit word and checksum; return the frame's length."""
@@ -41,11 +49,7 @@ cdef inline uint64_t frame_fill(
     psk_put64(dst + PSK_FRAME_SEQ, seq)
     psk_put64(dst + PSK_FRAME_APPEND_NS, append_ns)
     psk_put64(dst + PSK_FRAME_BACK, <uint64_t>back | (<uint64_t>left << 32))
-    psk_put64(
-        dst + PSK_FRAME_KEY_LEN,
-        <uint64_t>p.key_len | (<uint64_t>p.headers_len << 16) | (<uint64_t>p.topic_len << 32)
-        | (<uint64_t>p.kind << 48) | (<uint64_t>p.flags << 56),
-    )
+    psk_put64(dst + PSK_FRAME_KEY_LEN, shape)
     if prefix:
         if p.flags & PSK_FLAG_EVENT_TIME:
             psk_put64(at, p.event_ns)
@@ -60,7 +64,7 @@ cdef inline uint64_t frame_fill(
             memcpy(at, p.key, p.key_len)
             at += p.key_len
     if value_len:
-        memcpy(at, value, value_len)
+        psk_copy(at, value, value_len)
     return total
 
 
@@ -80,13 +84,13 @@ cdef inline uint64_t frame_write(
     """
     cdef uint64_t total
     cdef uint32_t crc
-    if value_len <= 8192:
-        total = frame_fill(dst, p, value, value_len, prefix, seq, append_ns, back, left)
+    if value_len <= PSK_SUM_LATER_BYTES_MAX:
+        total = frame_fill(dst, p, parts_shape(p), value, value_len, prefix, seq, append_ns, back, left)
         frame_sum(dst, prefix + value_len)
         return total
     total = align8(PSK_FRAME_HEADER_BYTES + prefix + value_len)
     psk_put64(dst + total - 8, 0)
-    frame_fill(dst, p, NULL, 0, prefix, seq, append_ns, back, left)
+    frame_fill(dst, p, parts_shape(p), NULL, 0, prefix, seq, append_ns, back, left)
     crc = psk_crc(0xFFFFFFFF, dst + PSK_FRAME_SEQ, PSK_FRAME_HEADER_BYTES - PSK_FRAME_SEQ + prefix)
     crc = psk_crc_copy(crc, dst + PSK_FRAME_HEADER_BYTES + prefix, value, value_len)
     psk_put32(dst + PSK_FRAME_CRC, ~crc)
@@ -105,7 +109,7 @@ cdef uint64_t frame_write_big(
     cdef uint64_t start = PSK_FRAME_HEADER_BYTES + prefix
     cdef uint64_t total = align8(start + value_len)
     cdef uint32_t crc
-    frame_fill(scratch, p, NULL, 0, prefix, seq, append_ns, back, left)
+    frame_fill(scratch, p, parts_shape(p), NULL, 0, prefix, seq, append_ns, back, left)
     crc = psk_crc(0xFFFFFFFF, scratch + PSK_FRAME_SEQ, start - PSK_FRAME_SEQ)
     psk_put32(scratch + PSK_FRAME_CRC, ~psk_crc(crc, value, value_len))
     psk_put32(scratch, 0)

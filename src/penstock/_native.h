@@ -214,6 +214,23 @@ PSK_CRC_TARGET static void psk_crc_four_hard(uint32_t c[4], const char *const p[
         d = PSK_CRC64(d, psk_get64(p[2] + i));
         e = PSK_CRC64(e, psk_get64(p[3] + i));
     }
+    if (n[0] == n[1] && n[0] == n[2] && n[0] == n[3]) {
+        if (common & 4) {
+            a = PSK_CRC32(a, psk_get32(p[0] + i));
+            b = PSK_CRC32(b, psk_get32(p[1] + i));
+            d = PSK_CRC32(d, psk_get32(p[2] + i));
+            e = PSK_CRC32(e, psk_get32(p[3] + i));
+            i += 4;
+        }
+        for (; i < common; i++) {
+            a = PSK_CRC8(a, (unsigned char)p[0][i]);
+            b = PSK_CRC8(b, (unsigned char)p[1][i]);
+            d = PSK_CRC8(d, (unsigned char)p[2][i]);
+            e = PSK_CRC8(e, (unsigned char)p[3][i]);
+        }
+        c[0] = a; c[1] = b; c[2] = d; c[3] = e;
+        return;
+    }
     c[0] = psk_crc_hard(a, (const unsigned char *)p[0] + i, n[0] - i);
     c[1] = psk_crc_hard(b, (const unsigned char *)p[1] + i, n[1] - i);
     c[2] = psk_crc_hard(d, (const unsigned char *)p[2] + i, n[2] - i);
@@ -229,6 +246,18 @@ static inline void psk_crc_four(uint32_t c[4], const char *const p[4], const siz
     }
 #endif
     for (int k = 0; k < 4; k++) c[k] = psk_crc_soft(c[k], (const unsigned char *)p[k], n[k]);
+}
+
+/* memcpy of what is short more often than not, without a call. */
+static inline void psk_copy(void *dst, const void *src, size_t n) {
+    char *d = (char *)dst;
+    const char *s = (const char *)src;
+    if (n < 32 || n > 512) {
+        memcpy(d, s, n);
+        return;
+    }
+    for (size_t i = 0; i + 32 < n; i += 32) memcpy(d + i, s + i, 32);
+    memcpy(d + n - 32, s + n - 32, 32);
 }
 
 /* Copy and sum in pieces that stay in the first-level cache. */

@@ -275,14 +275,17 @@ HOLD_BYTE = (1 << 31) + 4096  # the OFD lock of the reader in slot i of C_HOLDS 
 # Behaviour that is not format but wants one home all the same.
 
 ALLOCATE_STEP_MIN = 64 << 10
-ALLOCATE_STEP_MAX = 4 << 20
+ALLOCATE_STEP_MAX = 16 << 20
+ALLOCATE_AHEAD_BYTES = 8 << 20  # more than is populated: a thread that shares the GIL does it
 POPULATE_AHEAD_BYTES = 4 << 20
 POPULATE_CHUNK_BYTES = 1 << 20
 POPULATE_STEP_BYTES = 256 << 10
 POPULATE_LAZY_NS = 300_000
 KEEP_MAPPED_BYTES = 1 << 20  # behind the head, of what was written
 WRITE_BYTES_MIN = 32 << 10  # appends of that much go through pwritev(2), not through the map
-WRITE_SCRATCH_BYTES = 256 << 10
+WRITE_RUN_BYTES = 256 << 10  # in runs of so many, which end at multiples of it
+WRITE_SCRATCH_BYTES = WRITE_RUN_BYTES + WRITE_BYTES_MIN  # a run, and what one frame lies beyond it
+SUM_LATER_BYTES_MAX = 8 << 10  # frames that are summed four at a time; longer ones while copied
 GIL_COPY_BYTES_MAX = 32 << 10  # longer copies release the GIL
 LOCK_SPINS = 200
 LOCK_SLICE_NS = 10_000_000

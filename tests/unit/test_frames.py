@@ -6,6 +6,7 @@ import array
 import itertools
 import random
 import struct
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -322,3 +323,89 @@ def test_a_buffer_that_changes_meanwhile(path: Path, nbytes: int) -> None:
     finally:
         stop.set()
         thread.join()
+
+
+def values_of_all_lengths() -> list[bytes]:
+    """Every length up to where copies change, and those around every limit of a batch's writer."""
+    lengths = [*range(600), *range(8000, 8300, 7), 8191, 8192, 8193, 32 << 10, 100_000, 300_000]
+    source = random.Random(5)
+    source.shuffle(lengths)
+    return [source.randbytes(n) for n in lengths]
+
+
+def parts(f: oracle.Frame) -> tuple[Any, ...]:
+    return f.length, f.batch_left, f.flags, f.given_ns, f.topic, f.headers, f.key, f.value
+
+
+@pytest.mark.parametrize("shared", [{}, {"key": b"k", "topic": "tøpic", "time": 77}], ids=str)
+@pytest.mark.parametrize("given", [list, tuple])
+def test_a_batch_of_values_is_like_one_of_entries(
+    path: Path, shared: dict[str, Any], given: type
+) -> None:
+    """The frames of values with shared parts are those of entries, index and links included."""
+    values = values_of_all_lengths()
+    with penstock.open(path, segment_size="8MiB") as log:
+        log.append(b"first")
+        for _ in range(3):
+            log.extend(given(values), **shared)
+            log.extend([Entry(value, **shared) for value in values])
+            log.extend(given(values[:5]), producer=("p", len(log)))
+        assert log.verify().ok
+        read = [e.value for e in log]
+    frames = [f for f in only_segment(path).frames if f.kind == L.KIND_DATA]
+    assert read == [f.value for f in frames] == [b"first", *(values * 2 + values[:5]) * 3]
+    n = len(values)
+    for start in range(1, len(frames), 2 * n + 5):
+        plain, entries = frames[start : start + n], frames[start + n : start + 2 * n]
+        assert [parts(f) for f in plain] == [parts(f) for f in entries]
+        assert [f.batch_left for f in plain] == list(range(n - 1, -1, -1))
+
+
+def test_a_batch_that_is_written_where_pages_are_there_already(path: Path) -> None:
+    """A batch goes partly through the map, partly through writes, and its frames are the same."""
+    values = [bytes([n % 251]) * (n % 200) for n in range(40_000)]
+    with penstock.open(path) as log:
+        for _ in range(3):
+            for value in values[:10_000]:
+                log.append(value)  # has pages populated ahead, as long appends do not
+            log.extend(values)
+        assert log.verify().ok
+        assert [e.value for e in log] == (values[:10_000] + values) * 3
+
+
+@pytest.mark.parametrize(
+    "bad", [bytes(L.VALUE_BYTES_MAX + 1), "text", None], ids=["long", "str", "none"]
+)
+def test_the_items_of_a_list_are_let_go(log: penstock.Log, bad: Any) -> None:
+    """An extend holds the items of a list while it runs and no longer, also when it fails."""
+    items: list[Any] = [b"%d" % n * 20 for n in range(100)]
+    before = [sys.getrefcount(item) for item in items]
+    log.extend(items)
+    assert [sys.getrefcount(item) for item in items] == before
+    with pytest.raises(penstock.PenstockError):
+        log.extend([*items, bad])
+    assert [sys.getrefcount(item) for item in items] == before
+    assert log.last_seq == 100
+
+
+def test_a_list_that_is_emptied_meanwhile(path: Path) -> None:
+    """A batch has the items that its list had at the start, whatever others do to the list."""
+    with penstock.open(path) as log:
+        items: list[bytes] = []
+        done = threading.Event()
+
+        def meddle() -> None:
+            while not done.is_set():
+                items.clear()
+                items.extend(bytes([n % 7]) * 300 for n in range(20_000))
+
+        meddler = threading.Thread(target=meddle)
+        meddler.start()
+        try:
+            while len(log) < 200_000:
+                log.extend(items)
+        finally:
+            done.set()
+            meddler.join()
+        assert log.verify().ok
+        assert {(len(e.value), len(set(e.value))) for e in log} == {(300, 1)}

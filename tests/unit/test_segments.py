@@ -376,3 +376,29 @@ def test_two_who_seal_write_the_same_bytes(path: Path, tmp_path: Path) -> None:
         assert seal(*map_segment(str(name), write=True))
     first, second = (oracle.segment_paths(copy)[0].read_bytes() for copy in copies)
     assert first == second and any(first[-oracle.PAGE :])
+
+
+def test_sealing_waits_for_a_pause(log: penstock.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keeper leaves a finished segment alone while appends go on, however often it looks."""
+    now = [100.0]
+    monkeypatch.setattr(ahead, "monotonic", lambda: now[0])
+    fill(log, 10)
+    log.steward.roll()
+    attached, m, header = log._ctl, log._active_map, log._header  # type: ignore[attr-defined]
+    keeper = ahead.Ahead(log.path, header.uuid, attached, seals=True)
+    keeper.active = (m, header, log.settings)
+
+    def sealed() -> bool:
+        return map_segment(os.path.join(log.path, file_name(1)))[0].summary is not None
+
+    assert keeper.work(False)
+    assert keeper.work(False)
+    now[0] += ahead.PAUSE * 0.9
+    assert keeper.work(False)
+    log.append(b"more")
+    now[0] += ahead.PAUSE * 0.9
+    assert keeper.work(False)
+    assert not sealed()
+    now[0] += ahead.PAUSE
+    assert not keeper.work(False)
+    assert sealed()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import monotonic
+
 from penstock import durability
 from penstock import layout as L
 from penstock._core import Control, SegmentMap
@@ -13,6 +15,7 @@ from penstock.steward.seal import seal_finished
 from penstock.store import Store
 
 UNSEALED_MAX = 8  # segments that may wait for a pause in the appends
+PAUSE = 0.04  # seconds without an append; less than a keeper's LATER, so that one look is enough
 
 
 class Ahead:
@@ -26,6 +29,7 @@ class Ahead:
         self._sealed_below = 0
         self._sealed_number = control.get(L.C_HEAD) >> 32
         self._head_seen = 0
+        self._moved_at = 0.0
         self._maps: dict[int, SegmentMap] = {}  # of segments that this handle has appended to
         self.active: tuple[SegmentMap, Header, Settings] | None = None
 
@@ -44,9 +48,10 @@ class Ahead:
         if closing and self._control.has_writers():
             return False  # somebody else is there to do it
         head = self._control.get(L.C_HEAD)
-        busy = head != self._head_seen and (head >> 32) - self._sealed_number <= UNSEALED_MAX
-        self._head_seen = head
-        if busy and not closing:
+        if head != self._head_seen:
+            self._head_seen, self._moved_at = head, monotonic()
+        many = (head >> 32) - self._sealed_number > UNSEALED_MAX
+        if monotonic() - self._moved_at < PAUSE and not many and not closing:
             return True  # appends want the cores; what is not sealed is complete all the same
         self._sync_finished(base)
         seal_finished(self._store, base, self._maps)
@@ -72,7 +77,7 @@ class Ahead:
         offset = head & 0xFFFFFFFF
         if head >> 32 != m.number:
             return 0
-        wanted = offset + L.POPULATE_AHEAD_BYTES
+        wanted = offset + L.ALLOCATE_AHEAD_BYTES
         if control.get(L.C_ALLOC_END) >= min(wanted, header.footer_offset):
             return offset
         with control.locked(PATIENCE):
