@@ -374,6 +374,28 @@ class Given:
     def __getitem__(self, which: int) -> Entry: ...
     def fitting(self, room: int, rows: int) -> int: ...
 
+class StagedRows(Given):
+    def check(self, coder: Coder, path: str) -> None: ...
+
+class Frames:
+    def add(self, data: bytes, count: int, digest: int, path: str) -> None: ...
+    def rows(self, before: int = 0) -> StagedRows: ...
+
+def rows_to_stage(
+    source: object,
+    path: str,
+    value: str | None,
+    key: str | None,
+    topic: str | None,
+    headers: str | None,
+    time: str | None,
+    before: int,
+) -> Given: ...
+def stage_frames(given: Given, seq: int, before: int, digest: int) -> tuple[bytes, int, int]: ...
+def adopt_frames(
+    m: SegmentMap, end: int, count: int, digest: int, append_ns: int, lead: bool, path: str
+) -> dict[str, Any]: ...
+
 class FrameScan:
     limit: int
     frames: int

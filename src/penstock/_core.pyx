@@ -18,7 +18,7 @@ from cpython.buffer cimport (
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
-from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_REFCNT, PyObject
@@ -80,7 +80,7 @@ cdef extern from "_native.h" nogil:
         PSK_FRAME_KEY_LEN, PSK_FRAME_HEADERS_LEN, PSK_FRAME_TOPIC_LEN, PSK_FRAME_KIND
         PSK_FRAME_FLAGS, PSK_FRAME_HEADER_BYTES, PSK_NO_KEY, PSK_NULL_HEADER
         PSK_KIND_DATA, PSK_KIND_DELETE, PSK_KIND_ROLL, PSK_KIND_SETTINGS, PSK_KIND_PRODUCER, PSK_KIND_PRODUCERS
-        PSK_KIND_WRAP, PSK_KIND_MAX
+        PSK_KIND_WRAP, PSK_KIND_PAD, PSK_KIND_MAX
         PSK_PRODUCER_ID_BYTES_MAX, PSK_PRODUCER_N, PSK_PRODUCER_COUNT, PSK_PRODUCER_PREVIOUS
         PSK_PRODUCER_BYTES
         PSK_FLAG_EVENT_TIME, PSK_FLAGS_KNOWN
@@ -155,6 +155,7 @@ cdef extern from "_native.h" nogil:
     void psk_filler_free(psk_filler *f)
     int psk_fail_armed, psk_fail_left, psk_fail_signal
     void psk_fail(int number)
+    int64_t psk_read_all(int fd, uint64_t offset, void *to, size_t n)
     bint psk_write_all(
         int fd, uint64_t offset, const void *a, size_t a_len, const void *b, size_t b_len,
         const void *c, size_t c_len)
@@ -267,6 +268,7 @@ LAYOUT = {
     "EPOCH_MOVED": PSK_EPOCH_MOVED,
     "KIND_PRODUCERS": PSK_KIND_PRODUCERS,
     "KIND_WRAP": PSK_KIND_WRAP,
+    "KIND_PAD": PSK_KIND_PAD,
     "C_EPOCH": PSK_C_EPOCH,
     "C_TAIL": PSK_C_TAIL,
     "C_STATE_POS": PSK_C_STATE_POS,
@@ -426,6 +428,7 @@ include "_arrow.pxi"
 include "_intake.pxi"
 include "_append.pxi"
 include "_quick.pxi"
+include "_staged.pxi"
 include "_reader.pxi"
 include "_verify.pxi"
 include "_ring_check.pxi"

@@ -408,6 +408,19 @@ static void psk_after_fork_child(void) {
     pthread_mutex_unlock(&psk_fds_mutex);
 }
 
+/* Read n bytes at an offset; returns how many there were, or -errno. */
+static inline int64_t psk_read_all(int fd, uint64_t offset, void *to, size_t n) {
+    size_t done = 0;
+    while (done < n) {
+        ssize_t got = pread(fd, (char *)to + done, n - done, (off_t)(offset + done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return -(int64_t)errno;
+        if (got == 0) break;
+        done += (size_t)got;
+    }
+    return (int64_t)done;
+}
+
 /* Write all of the three pieces at `offset`; 0 if the kernel did not take them all. */
 static inline int psk_write_all(int fd, uint64_t offset, const void *a, size_t a_len, const void *b,
                                 size_t b_len, const void *c, size_t c_len) {

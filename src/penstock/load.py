@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from penstock import _core, durability, files, producers, segment
 from penstock import layout as L
-from penstock._core import Given, Intake
+from penstock._core import Given
 from penstock.control import position
 from penstock.ending import Active
 from penstock.errors import Conflict, PenstockError, TooLarge, Usage, WrongType
@@ -47,9 +47,16 @@ Batch: TypeAlias = "list[Any] | Given"
 _attempts = itertools.count()
 
 
+class Ready:
+    """Rows that need nothing any more but to be appended, some at a time."""
+
+    def __init__(self, rows: Iterable[Given]) -> None:
+        self.rows = rows
+
+
 def load_into(
     log: Log,
-    values: Iterable[Any] | ArrowData,
+    values: Iterable[Any] | ArrowData | Ready,
     parts: Parts,
     *,
     value: str | None,
@@ -67,7 +74,7 @@ def load_into(
     if who:
         done, _ = log._produced(who, n)
         if done is not None:
-            return _acknowledge(log, done, durable, timeout)
+            return acknowledge(log, done, durable, timeout)
     whole = not log._loads_apart
     room = log._room() if whole else min(BATCH_BYTES_MAX, log._room() // 4)
     batches: Iterator[Batch]
@@ -76,6 +83,8 @@ def load_into(
         intake = log._intake(values, value, **parts, codec=codec)
         batches = iter([intake.all()]) if whole else _given(intake, room)
         parts = {}  # the intake has them
+    elif isinstance(values, Ready):
+        batches, parts = _given(values.rows, room), {}
     elif value is not None:
         raise Usage("value= names a column of Arrow data, and these values are none")
     else:
@@ -102,7 +111,7 @@ def load_into(
         else:
             if progress is not None:
                 progress(len(seqs))
-            return _acknowledge(log, seqs, durable, timeout)
+            return acknowledge(log, seqs, durable, timeout)
     private = log._load_apart(first[0], parts)
     try:
         for batch in itertools.chain((first[1:], second), batches):
@@ -113,10 +122,10 @@ def load_into(
         seqs = private.publish(expect, who, n, timeout)
     finally:
         private.remove()
-    return _acknowledge(log, seqs, durable, timeout)
+    return acknowledge(log, seqs, durable, timeout)
 
 
-def _acknowledge(log: Log, seqs: range, durable: bool, timeout: float | None) -> range:
+def acknowledge(log: Log, seqs: range, durable: bool, timeout: float | None) -> range:
     if durable and seqs:
         log.wait_durable(seqs[-1], timeout)
     return seqs
@@ -164,9 +173,9 @@ def _batches(values: Iterator[Any], room: int, events_max: int) -> Iterator[Batc
         yield batch
 
 
-def _given(intake: Intake, room: int) -> Iterator[Given]:
+def _given(given: Iterable[Given], room: int) -> Iterator[Given]:
     """Arrow data likewise, in parts that a segment takes several of."""
-    for rows in intake:
+    for rows in given:
         left = rows
         while len(left):
             n = left.fitting(room, BATCH_EVENTS_MAX)
@@ -206,17 +215,8 @@ class Private:
             self._note_first(end)
             after, _ = successor_of(end)
         self._first = replace(after, producers_bytes=0, producers_crc=0)
+        self._into: SegmentedLog | None = None
         files.make_dir(self._path, settings.dir_mode)
-        try:
-            self._into = type(log)(
-                self._path,
-                Options(writable=True, timeout=None, any_file_system=True),
-                settings,
-                private=self._first,
-            )
-        except BaseException:
-            files.remove_tree(self._path)
-            raise
 
     def _end(self) -> Active:
         """Under the write lock: the active segment, in order, with room for the first event."""
@@ -242,6 +242,13 @@ class Private:
 
     def extend(self, batch: Batch, parts: Parts) -> None:
         """Take one batch; in halves, if topics and headers make it too large for a segment."""
+        if self._into is None:
+            self._into = type(self._log)(
+                self._path,
+                Options(writable=True, timeout=None, any_file_system=True),
+                self._log.settings,
+                private=self._first,
+            )
         try:
             self.count += len(self._into.extend(batch, **parts, codec=_core.ENCODED))
         except TooLarge:
@@ -252,6 +259,7 @@ class Private:
 
     def finish(self) -> None:
         """Have all of it on the device, and every segment ended by a roll frame."""
+        assert self._into is not None
         self._into.steward.roll()
         self._into.close()
         names = sorted(n for n in files.list_dir(self._path) if segment.is_name(n))
@@ -371,6 +379,7 @@ class Private:
 
     def remove(self) -> None:
         """Delete what did not become part of the log; if that fails, the next first open does."""
-        self._into._release()
+        if self._into is not None:
+            self._into._release()
         with suppress(PenstockError):
             files.remove_tree(self._path)

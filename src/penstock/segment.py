@@ -441,9 +441,14 @@ def write_start(fd: int, header: Header, producers: bytes, path: str) -> None:
     if producers:
         padded = producers.ljust(pages(len(producers)), b"\0")
         files.write_at(fd, padded, header.producers_offset, path)
+    put_start(fd, header, path)
+    files.sync_data(fd, path)
+
+
+def put_start(fd: int, header: Header, path: str) -> None:
+    """Write the header and the first checkpoint; who calls this syncs them."""
     files.write_at(fd, first_slot(header).pack(), L.SLOT_A_OFFSET, path)
     files.write_at(fd, header.pack(), 0, path)
-    files.sync_data(fd, path)
 
 
 def prepare_file(path: str, segment_bytes: int, mode: int, producers_bytes: int = 0) -> int:

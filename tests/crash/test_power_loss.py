@@ -36,8 +36,9 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 # A script is a line of words, with a slash where another process goes on. A word is open, sync,
 # roll, keep (what the keeper's thread does in a pause) or close; set=128 changes a setting; sizes,
 # 10 or 5,6000,0 for a batch, are appended: 10! durably, x3=10 by the producer x as number 3; 5*9000
-# loads five events of that size. "b:" before a word has a second handle do it; "@" and a fail-point
-# behind it has the process die there, "?" has the sync in it fail.
+# loads five events of that size, 5^9000 has them staged and taken over. "b:" before a word has a
+# second handle do it; "@" and a fail-point behind it has the process die there, "?" has the sync in
+# it fail.
 SCRIPTS = {
     "creation": "open 10! 20 close",
     "appends": "open 10 3000 5,6000,0 sync 100 200! 1,2,3 9000 sync 4000,4000,4000 1 close",
@@ -55,6 +56,11 @@ SCRIPTS = {
     "12*5000 7! close b:close",
     "dead loads": "open 10! 9*6000@load.named / open 20 9*6000@load.reserved / open 30 "
     "9*6000@load.committed / open 40! x1=9*6000@load.published / open 5 6! close",
+    "staged": "open 14^6001 20 keep x1=9^9001! 30 roll 8^6000 sync set=128 b:open b:30^6000! 50 "
+    "keep 9! 30^5000 7! close b:close / open 12^5001! 3",
+    "dead staged": "open 10! 9^6000@load.named / open 20 9^6000@load.reserved / open 30 "
+    "9^6000@load.committed / open 40! x1=9^6000@load.published / open 9^6000!@seal.indexed / "
+    "open 9^6000!@seal.written / open 5 6! close",
     "a dead batch": "open 10! 4000,3000,400@publish.written / open 4000 3 3! 3001 10",
     "a dead repairer": "open 10! 4000,3000,400@publish.written / open@repair.zeroed / "
     "open 4000 10 3!",
@@ -74,7 +80,7 @@ def steps_of(line: str) -> list[Step]:
 
 
 def _step_of(word: str) -> Step:
-    parts = r"(?:(b):)?(?:([a-z]+)(\d*)(?:=|$|(?=[@?])))?([\d,*]*)(!?)(\??)(?:@(.+))?"
+    parts = r"(?:(b):)?(?:([a-z]+)(\d*)(?:=|$|(?=[@?])))?([\d,*^]*)(!?)(\??)(?:@(.+))?"
     match = re.fullmatch(parts, word)
     assert match is not None, word
     by, name, number, sizes, durable, fails, dies = match.groups()
@@ -84,9 +90,10 @@ def _step_of(word: str) -> Step:
     if name == "set":
         step = {"do": "configure", "segment_size": int(sizes) << 10}
     elif sizes:
-        count, _, size = sizes.partition("*")
-        if size:
-            step = {"do": "load", "count": int(count), "size": int(size)}
+        count, how, size = re.fullmatch(r"([\d,]*)([*^]?)(\d*)", sizes).groups()  # type: ignore[union-attr]
+        if how:
+            do = "load" if how == "*" else "adopt"
+            step = {"do": do, "count": int(count), "size": int(size)}
         else:
             step = {"do": "append", "sizes": [int(size) for size in sizes.split(",")]}
         step |= {"producer": [name, int(number)]} if name else {}
@@ -97,6 +104,7 @@ def _step_of(word: str) -> Step:
 DEATHS = {
     "open": ["repair.walked", "repair.zeroed", "control.written", "open.settled"],
     "load": ["prepare.made", "load.named", "load.reserved", "load.committed", "load.published"],
+    "adopt": ["load.named", "load.reserved", "load.committed", "load.published"],
     "append": ["publish.body", "publish.batch_body", "publish.written", "publish.commit"],
     "configure": ["publish.written", "publish.commit"],
     "sync": ["sync.begun", "sync.synced", "sync.checkpointed"],
@@ -136,7 +144,7 @@ def random_word(rng: random.Random, numbers: dict[str, int]) -> str:
         sizes = [rng.randrange(32_000, 36_000)]
     word = ",".join(map(str, sizes))
     if rng.random() < 0.05:
-        word = f"{rng.choice((6, 14))}*{rng.choice((5000, 9001))}"
+        word = f"{rng.choice((6, 14))}{rng.choice('*^')}{rng.choice((5000, 9001))}"
     word += rng.choice(("!", "", ""))
     if rng.random() < 0.2:
         who = rng.choice("xy")

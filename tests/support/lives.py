@@ -9,16 +9,22 @@ from __future__ import annotations
 import os
 import pickle
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
+import pyarrow
 import pytest
 
 import penstock
-from penstock import Conflict, Entry, Event, Io, Log
+from penstock import Conflict, Entry, Event, Io, Log, files
+from penstock._core import Given, rows_to_stage
+from penstock.recovery import STAGING
+from penstock.staged import Writer, append_staged
 from tests.support.pages import History
 from tests.support.recorder import LOOSE, Keeper, Recorder, without_a_device
 
@@ -64,6 +70,42 @@ def make_items(number: int, sizes: list[int]) -> list[Item]:
 def entry_of(item: Item) -> Entry:
     """What to give to a log that is to take that event."""
     return Entry(item.value, key=item.key, topic=item.topic or None, headers=item.headers or None)
+
+
+def _rows_of(items: list[Item]) -> Given:
+    """Events as rows that can be staged."""
+    pair = pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())])
+    batch = pyarrow.record_batch(
+        {
+            "value": pyarrow.array([i.value for i in items], pyarrow.binary()),
+            "key": pyarrow.array([i.key for i in items], pyarrow.binary()),
+            "topic": [i.topic for i in items],
+            "headers": pyarrow.array(
+                [[{"key": k, "value": v} for k, v in i.headers] for i in items],
+                pyarrow.list_(pair),
+            ),
+        }
+    )
+    return rows_to_stage(batch, "rows", "value", "key", "topic", "headers", None, 0)
+
+
+class AtOnce(AbstractContextManager["AtOnce"]):
+    """Stands in for a pool of threads: a history watches one thread only."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def submit(self, call: Callable[..., Any], *args: Any) -> Future[Any]:
+        """Call it, before anything else happens."""
+        future: Future[Any] = Future()
+        future.set_result(call(*args))
+        return future
+
+    def shutdown(self, **_: object) -> None:
+        """There is nothing to end."""
 
 
 @dataclass(frozen=True)
@@ -219,6 +261,28 @@ class Life:
             producer = (producer[0], producer[1])
         got = self.logs[by].load(entries(), durable=durable, producer=producer)
         assert got == seqs
+
+    def adopt(
+        self,
+        count: int,
+        size: int,
+        *,
+        by: str = "",
+        durable: bool = False,
+        producer: tuple[str, int] | None = None,
+    ) -> None:
+        """Stage more than a part of a segment, and have the files become segments."""
+        log = self.logs[by]
+        items = [item._replace(batch_left=None) for item in self._make([size] * count)]
+        directory = os.path.join(self.path, STAGING)
+        files.make_dir(directory, 0o700)
+        stem = os.path.join(directory, f"{self.ledger.begun}")
+        staged = Writer(stem, log.settings.segment_size, 0o600).write([_rows_of(items)])
+        seqs = self._note(items, producer)
+        if producer is not None:
+            producer = (producer[0], producer[1])
+        with mock.patch.object(penstock.staged, "ThreadPoolExecutor", AtOnce):
+            assert append_staged(log, staged, durable=durable, producer=producer) == seqs
 
     def _make(self, sizes: list[int]) -> list[Item]:
         self.ledger.begun += 1

@@ -124,12 +124,17 @@ class Change:
         """The directory whose sync covers it; empty: the one that the history is about."""
         return os.path.dirname((self.comes or self.goes or "").rstrip("/"))
 
-    def needs(self, earlier: Change) -> bool:
-        """Whether it cannot have happened without ``earlier``."""
+    def needs(self, earlier: Change, *, synced: bool) -> bool:
+        """Whether it cannot have happened without ``earlier``.
+
+        A name that is on the device leads to its file, whatever became of the names before it.
+        """
+        if self.file == earlier.file:
+            return not synced
         names = {self.goes, self.comes} - {None}
         if self.comes is not None and self.directory:
             names.add(f"{self.directory}/")
-        return self.file == earlier.file or bool(names & {earlier.goes, earlier.comes})
+        return bool(names & {earlier.goes, earlier.comes})
 
 
 def _floor(syncs: list[tuple[int, int]], moment: int) -> int:
@@ -260,9 +265,9 @@ class History:
         for number, change in enumerate(self.changes):
             if change.moment > moment:
                 break
-            floor = self._dir_floor(change, moment)
-            there = picks.get(("entry", number, 0), 1) == 1 or change.moment <= floor
-            if not there or any(change.needs(other) for other in missing):
+            synced = change.moment <= self._dir_floor(change, moment)
+            there = picks.get(("entry", number, 0), 1) == 1 or synced
+            if not there or any(change.needs(other, synced=synced) for other in missing):
                 missing.append(change)
                 continue
             if change.goes is not None:

@@ -3,12 +3,12 @@
 It does not trust that running a batch again gives the same rows, or gives them in the same order:
 
 1. Planning, on the driver: the columns and options are checked, and the log is made if need be.
-2. Each task stages its rows in a file that only this attempt of it knows (`staging`), and tells the
-   driver its name.
+2. Each task stages its rows, as frames, in files that only this attempt of it knows (`staging`),
+   and tells the driver their names.
 3. When all tasks are done, ``commit`` on the driver publishes the files of the batch, in the order
-   of partitions, by one `Log.load`, or `Log.extend` if they are small: all of them become part of
-   the log, or none. It carries ``producer=(who, batch + 1)``, so the log itself knows from then on,
-   as part of the same atomic step, that it has the batch.
+   of partitions, as one unit (`staged`): all of them become part of the log, or none. It carries
+   ``producer=(who, batch + 1)``, so the log itself knows from then on, as part of the same atomic
+   step, that it has the batch.
 4. Spark notes in its checkpoint that the batch is done. If it dies before that, it runs the batch
    again: the log has it, and ``commit`` publishes nothing.
 5. What was staged is deleted, and so is what dead runs of this batch and of earlier ones left.
@@ -46,6 +46,7 @@ from pyspark.sql.types import (
 
 from penstock import files
 from penstock import layout as L
+from penstock._core import Given, rows_to_stage
 from penstock.errors import Conflict, DiskFull, Internal, NotFound, TooLarge, Usage
 from penstock.log import Log
 from penstock.opening import open as open_log
@@ -55,7 +56,8 @@ from penstock.ring.file import is_ring
 from penstock.settings import Settings
 from penstock.spark.options import Options
 from penstock.spark.paths import local_path
-from penstock.spark.staging import Staged, Staging, Stream, name_of
+from penstock.spark.staging import Staging, name_of, reading
+from penstock.staged import Staged, append_staged
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -66,9 +68,6 @@ OPTIONS = ("path", "topic", "applicationId", "stagingPath", "durable")
 TABLE_OPTIONS = (*OPTIONS, "batchId")
 STREAM_OPTIONS = (*OPTIONS, "checkpointLocation", "queryName")  # those two are Spark's own
 _REFUSED_IN_STREAMS = {"batchid": "Spark counts the batches of a stream itself"}
-
-EXTEND_SHARE = 4  # a batch of up to this part of a segment goes into the active one
-FRAME_SPARE = 64  # bytes that a frame has beside the row's own
 
 _BATCH = "streaming.sql.batchId"  # what Spark tells tasks of a micro-batch
 _QUERY = "sql.streaming.queryId"
@@ -135,7 +134,8 @@ class Message(WriterCommitMessage):
     query: str | None
     batch: int | None
     directory: str
-    staged: Staged | None
+    partition: int
+    staged: tuple[Staged, ...]
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class Sink:
         if not files.is_dir(parent):
             raise NotFound(f"{path}: no log can be made here, since there is no directory {parent}")
         settings = _settings_of(path)
-        staging = Staging(root, settings.dir_mode, settings.file_mode)
+        staging = Staging(root, settings.dir_mode, settings.file_mode, settings.segment_size)
         staging.make()
         return cls(path, columns, topic, application, durable, staging)
 
@@ -184,20 +184,36 @@ class Sink:
         self, batches: Iterator[RecordBatch], query: str | None, batch: int | None, directory: str
     ) -> Message:
         """A task's part: put its rows where the driver finds them."""
-        wanted = [c for c in self.columns if c != "topic" or self.topic is None]
         context = TaskContext.get()
         assert context is not None
-        staged = self.staging.stage(
-            directory, context.partitionId(), (b.select(wanted) for b in batches)
-        )
-        return Message(query, batch, directory, staged)
+        partition = context.partitionId()
+        staged = self.staging.stage(directory, partition, self.rows(batches))
+        return Message(query, batch, directory, partition, staged)
+
+    def rows(self, batches: Iterator[RecordBatch]) -> Iterator[Given]:
+        """What Spark gives, as rows to append."""
+        wanted = [c for c in self.columns if c != "topic" or self.topic is None]
+        # A topic that is the name of a column would be taken for the column.
+        prefix = "" if self.topic is None else f"{self.topic}."
+
+        def named(column: str) -> str | None:
+            return prefix + column if column in wanted else None
+
+        topic = named("topic") if self.topic is None else self.topic
+        columns = (named("value"), named("key"), topic, named("headers"), named("timestamp"))
+        before = 0
+        for batch in batches:
+            own = batch.select(wanted).rename_columns([prefix + c for c in wanted])
+            yield rows_to_stage(own, self.path, *columns, before)
+            before += batch.num_rows
 
     def publish(self, messages: Sequence[Message], *, stream: bool) -> None:
         """The driver's part: have all rows in the log, once."""
-        staged = sorted((m.staged for m in messages if m.staged), key=lambda s: s.partition)
+        staged = [s for m in sorted(messages, key=lambda m: m.partition) for s in m.staged]
         if not staged:
             return
         query, batch = messages[0].query, messages[0].batch
+        began_ns = self.staging.began_ns(messages[0].directory)
         with open_log(self.path, create=False) as log:
             if batch is None:
                 self._load(log, staged, None)
@@ -206,7 +222,7 @@ class Sink:
             elif self.durable:
                 log.sync()  # who published it may have died before that
         if batch is not None:
-            self.staging.sweep(messages[0].directory)
+            self.staging.sweep(messages[0].directory, began_ns)
         self.staging.sweep_abandoned()
 
     def producer(self, query: str | None) -> str:
@@ -251,33 +267,8 @@ class Sink:
 
     def _load(self, log: Log, staged: Sequence[Staged], producer: tuple[str, int] | None) -> None:
         """Append all that was staged as one unit."""
-        # A topic that is the name of a column would be taken for the column.
-        prefix = "" if self.topic is None else f"{self.topic}."
-
-        def named(column: str) -> str | None:
-            return prefix + column if column in self.columns else None
-
-        frames = FRAME_SPARE + len(prefix.encode())
-        nbytes = sum(s.nbytes + s.rows * frames for s in staged)
-        # A load of more than a few MiB has segments of its own. What fits the active one easily
-        # goes there, as one batch, or a stream would leave two files behind every few seconds.
-        take = log.extend if nbytes <= log.settings.segment_size // EXTEND_SHARE else log.load
-        stream = Stream(staged, prefix)
-        try:
-            take(
-                stream,
-                value=named("value"),
-                key=named("key"),
-                headers=named("headers"),
-                time=named("timestamp"),
-                topic=named("topic") if self.topic is None else self.topic,
-                producer=producer,
-                durable=self.durable,
-            )
-        except Usage as error:
-            if stream.failure is None:
-                raise
-            raise stream.failure from error
+        with reading():
+            append_staged(log, staged, producer=producer, durable=self.durable)
 
 
 def _settings_of(path: str) -> Settings:

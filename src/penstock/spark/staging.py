@@ -1,9 +1,9 @@
 """Staged rows: what the tasks of a write have put aside until the driver publishes all of it.
 
-Each write has a directory of its own, and each attempt of a task a file of its own in it: an Arrow
-file, which gets its name when it is whole. A file that has no name yet, or whose write is over, is
+Each write has a directory of its own, and each attempt of a task files of its own in it (`staged`),
+which get their names when they are whole. A file that has no name yet, or whose write is over, is
 garbage. Files need not reach the device, since Spark stages all of it again if they get lost; the
-task says their checksum, and the driver publishes nothing that has another. Nothing here touches
+task says their digest, and the driver publishes nothing that has another. Nothing here touches
 the log.
 
 A directory is called ``<producer>.<number>.<run>``: what the write is remembered by in the log, and
@@ -13,43 +13,26 @@ which run of it this is. What has a number that the log has gone past can never 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import logging
 import os
 import re
 import socket
 import time
 import uuid
-from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-import pyarrow
-
 from penstock import files
-from penstock._core import crc32c
-from penstock.errors import Corrupt, NotFound, PenstockError, from_os
+from penstock._core import Given
+from penstock.errors import NotFound, PenstockError
+from penstock.staged import Staged, Writer
 
 logger = logging.getLogger("penstock")
 
 ABANDONED_SECONDS = 7 * 24 * 3600
 REMOVE_TRIES = 5
-CHUNK_BYTES = 1 << 20
-BATCHES_AHEAD = 4
 _NAME = re.compile(r"([\w-]+)\.(\d+)\.([\w-]+)")
-
-
-@dataclass(frozen=True)
-class Staged:
-    """The rows of one task."""
-
-    path: str
-    partition: int
-    rows: int
-    nbytes: int
-    crc: int
 
 
 @dataclass(frozen=True)
@@ -59,6 +42,7 @@ class Staging:
     root: str
     dir_mode: int
     file_mode: int
+    segment_bytes: int
 
     def make(self) -> None:
         """Have the directory, in a directory that is there."""
@@ -73,26 +57,13 @@ class Staging:
             raise self._not_here(self.root)
         files.make_dir(os.path.join(self.root, name), self.dir_mode)
 
-    def stage(
-        self, name: str, partition: int, batches: Iterator[pyarrow.RecordBatch]
-    ) -> Staged | None:
-        """Put the rows of a task into a file of the write ``name``; None if there are none."""
-        first = next((batch for batch in batches if batch.num_rows), None)
-        if first is None:
-            return None
+    def stage(self, name: str, partition: int, rows: Iterator[Given]) -> tuple[Staged, ...]:
+        """Put the rows of a task into files of the write ``name``."""
         directory = os.path.join(self.root, name)
         if not files.is_dir(directory):
             raise self._not_here(directory)
-        path = os.path.join(directory, f"{partition:06d}-{uuid.uuid4().hex}.arrow")
-        temporary = f"{path}.tmp"
-        try:
-            rows, out = self._write(temporary, itertools.chain((first,), batches))
-            files.rename(temporary, path)
-        except BaseException:
-            with suppress(PenstockError):
-                files.unlink(temporary)
-            raise
-        return Staged(path, partition, rows, out.nbytes, out.crc)
+        stem = os.path.join(directory, f"{partition:06d}-{uuid.uuid4().hex}")
+        return Writer(stem, self.segment_bytes, self.file_mode).write(rows)
 
     def _not_here(self, directory: str) -> NotFound:
         return NotFound(
@@ -100,22 +71,6 @@ class Staging:
             "staged in one that every host of the cluster sees: give it as stagingPath (or the "
             "write that this task is part of is over)"
         )
-
-    def _write(self, path: str, batches: Iterator[pyarrow.RecordBatch]) -> tuple[int, _Out]:
-        rows = 0
-        writer: pyarrow.RecordBatchFileWriter | None = None
-        out = _Out(path, self.file_mode)
-        try:
-            for batch in batches:
-                if writer is None:
-                    writer = pyarrow.ipc.new_file(out, batch.schema)
-                writer.write_batch(batch)
-                rows += batch.num_rows
-            assert writer is not None
-            writer.close()
-        finally:
-            out.close()
-        return rows, out
 
     def remove(self, name: str) -> None:
         """Delete what a write has staged."""
@@ -126,16 +81,15 @@ class Staging:
             if not files.exists(path):
                 break
 
-    def sweep(self, done: str) -> None:
+    def sweep(self, done: str, began_ns: int) -> None:
         """Delete what other runs left of the write ``done``, now published, and of earlier ones.
 
-        A run of the same write that began later than this one is left alone: it is somebody's who
-        took this one for dead, and who will find out by himself that there is nothing to do.
+        A run of the same write that began later than ``began_ns`` is left alone: it is somebody's
+        who took this one for dead, and who will find out by himself that there is nothing to do.
         """
         own = _NAME.fullmatch(done)
         assert own is not None
         with _tidying():
-            began_ns = self._began_ns(done)
             for name in files.list_dir(self.root):
                 other = _NAME.fullmatch(name)
                 if other is None or other[1] != own[1] or name == done:
@@ -154,11 +108,13 @@ class Staging:
                     logger.warning("%s: staged a week ago and never published; deleted", name)
                     self.remove(name)
 
-    def _began_ns(self, name: str) -> int:
-        """When the first of its files was finished."""
+    def began_ns(self, name: str) -> int:
+        """When the first of its files was finished; asked before they are published."""
         directory = os.path.join(self.root, name)
-        found = [os.stat(os.path.join(directory, n)).st_mtime_ns for n in files.list_dir(directory)]
-        return min(found, default=0)
+        with _tidying():
+            found = [os.stat(os.path.join(directory, n)) for n in files.list_dir(directory)]
+            return min((status.st_mtime_ns for status in found), default=0)
+        return 0
 
     def _touched_ns(self, name: str) -> int:
         """When a file of it was begun or finished last; now, if it is gone."""
@@ -189,127 +145,14 @@ def _plain(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "_", text)
 
 
-class _Out:
-    """A new file, as pyarrow wants it; what goes wrong is a typed error."""
-
-    def __init__(self, path: str, mode: int) -> None:
-        self.fd = files.create_file(path, mode)
-        self.closed = False
-        self._path = path
-        self.nbytes = 0
-        self.crc = 0
-
-    def write(self, data: bytes) -> int:
-        files.write_at(self.fd, data, self.nbytes, self._path)
-        self.crc = crc32c(data, self.crc)
-        self.nbytes += len(data)
-        return len(data)
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        if not self.closed:
-            self.closed = True
-            files.close(self.fd)
-
-
-class Stream:
-    """Staged files one after the other as a stream of record batches, a few of them in memory.
-
-    A thread reads them while what came before is written to the log.
-
-    Arrow turns an exception inside a stream into words of its own; ``failure`` has the real one.
-    """
-
-    def __init__(self, staged: Sequence[Staged], prefix: str = "") -> None:
-        self.failure: PenstockError | None = None
-        self._staged = staged
-        self._prefix = prefix  # of the names of columns
-        self._schema = self._named(self._schema_of(staged[0]))
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        reader = pyarrow.RecordBatchReader.from_batches(self._schema, self._batches())
-        return reader.__arrow_c_stream__(requested_schema)
-
-    def _named(self, schema: pyarrow.Schema) -> pyarrow.Schema:
-        return pyarrow.schema([f.with_name(self._prefix + f.name) for f in schema])
-
-    def _schema_of(self, staged: Staged) -> pyarrow.Schema:
-        with _reading(staged), pyarrow.OSFile(staged.path) as file:
-            return pyarrow.ipc.open_file(file).schema
-
-    def _batches(self) -> Iterator[pyarrow.RecordBatch]:
-        read = itertools.chain.from_iterable(map(self._batches_of, self._staged))
-        pool = ThreadPoolExecutor(1, "penstock-staged")
-        try:
-            ahead = deque(pool.submit(next, read, None) for _ in range(BATCHES_AHEAD))
-            while (batch := ahead.popleft().result()) is not None:
-                ahead.append(pool.submit(next, read, None))
-                yield batch
-        except PenstockError as error:
-            self.failure = error
-            raise
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-    def _batches_of(self, staged: Staged) -> Iterator[pyarrow.RecordBatch]:
-        rows = 0
-        _check(staged)
-        with _reading(staged), pyarrow.OSFile(staged.path) as file:
-            reader = pyarrow.ipc.open_file(file)
-            if self._named(reader.schema) != self._schema:
-                raise Corrupt(f"{staged.path}: other columns than its siblings", path=staged.path)
-            for at in range(reader.num_record_batches):
-                batch = reader.get_batch(at)
-                rows += batch.num_rows
-                yield pyarrow.RecordBatch.from_arrays(batch.columns, schema=self._schema)
-        if rows != staged.rows:
-            raise Corrupt(
-                f"{staged.path}: {rows} rows where {staged.rows} were staged", path=staged.path
-            )
-
-
-def _check(staged: Staged) -> None:
-    """Refuse a file that is not what its task wrote."""
-    crc = at = 0
-    with _reading(staged):
-        fd = files.open_file(staged.path, write=False)
-        try:
-            while data := files.read_at(fd, CHUNK_BYTES, at, staged.path):
-                crc = crc32c(data, crc)
-                at += len(data)
-        finally:
-            files.close(fd)
-    if (at, crc) != (staged.nbytes, staged.crc):
-        raise Corrupt(
-            f"{staged.path}: what a task staged is damaged: it is not what was written. Nothing "
-            "was published; run the write again",
-            path=staged.path,
-        )
-
-
-class _reading:
-    """Gives what goes wrong while reading a staged file the type and the words that it deserves."""
-
-    def __init__(self, staged: Staged) -> None:
-        self._path = staged.path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, FileNotFoundError | NotFound):
-            raise NotFound(
-                f"{self._path}: a task staged this file, and it is not here on the driver's host "
-                f"{socket.gethostname()}; stagingPath has to be a directory that every host of the "
-                "cluster sees. Nothing was written"
-            ) from error
-        if isinstance(error, OSError) and not isinstance(error, PenstockError):
-            raise from_os(error, "reading", self._path) from error
-        if isinstance(error, pyarrow.ArrowInvalid):
-            raise Corrupt(
-                f"{self._path}: what a task staged is damaged: {error}. Nothing was written; run "
-                "the write again",
-                path=self._path,
-            ) from error
+@contextmanager
+def reading() -> Iterator[None]:
+    """Says of a staged file that is not there what may be the reason."""
+    try:
+        yield
+    except NotFound as error:
+        raise NotFound(
+            f"{error}; tasks staged rows in a file that is not here on the driver's host "
+            f"{socket.gethostname()}: stagingPath has to be a directory that every host of the "
+            "cluster sees. Nothing was written"
+        ) from error

@@ -8,6 +8,8 @@ that the segment's frames, and all before them, are on the device.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from typing import Any
 
 from penstock import _core, files, segment
 from penstock import layout as L
@@ -65,6 +67,14 @@ def seal(m: SegmentMap, header: Header) -> bool:
     if not walk["rolled"]:
         logger.error("%s", m.damage(bad_at or walk["offset"], state, walk["next_seq"] - 1))
         return False
+    seal_walked(m, header, walk, topics_of(m, header, walk))
+    return True
+
+
+def seal_walked(
+    m: SegmentMap, header: Header, walk: Mapping[str, Any], topics: frozenset[bytes] | None
+) -> None:
+    """Seal a segment with an index that a walk to its roll frame has written."""
     entry_at = L.INDEX_OFFSET + walk["index_count"] * L.INDEX_ENTRY_BYTES
     m.write(entry_at, segment.open_block(walk))
     index_count = walk["index_count"] + 1
@@ -72,7 +82,7 @@ def seal(m: SegmentMap, header: Header) -> bool:
     summary = Summary.of(
         walk,
         index_crc=m.crc_of(L.INDEX_OFFSET, index_count * L.INDEX_ENTRY_BYTES),
-        topics=_topics(m, header.data_offset, walk["offset"]),
+        topics=topics,
         sealed_ns=walk["last_append_ns"],  # the same, whoever seals it
     )
     files.allocate(m.fd, header.footer_offset, header.segment_bytes, m.path)
@@ -83,10 +93,10 @@ def seal(m: SegmentMap, header: Header) -> bool:
     files.punch(m.fd, slack, header.footer_offset, m.path)
     used_index = L.INDEX_OFFSET + -(-index_count * L.INDEX_ENTRY_BYTES // L.PAGE) * L.PAGE
     files.punch(m.fd, used_index, header.producers_offset, m.path)
-    return True
 
 
-def _topics(m: SegmentMap, start: int, end: int) -> frozenset[bytes] | None:
-    topics = m.topics(start, end)
+def topics_of(m: SegmentMap, header: Header, walk: Mapping[str, Any]) -> frozenset[bytes] | None:
+    """The topics of a walked segment; None if they are too many to keep."""
+    topics = m.topics(header.data_offset, walk["offset"])
     fits = sum(2 + len(t) for t in topics) <= L.TOPICS_BYTES_MAX
     return frozenset(topics) if fits else None
