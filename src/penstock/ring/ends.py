@@ -200,7 +200,7 @@ def from_control(m: RingMap, header: Header, words: Words) -> Ends | None:
 
 
 def is_span(tail: int, head: int, room: int) -> bool:
-    """Whether the frames of a ring can lie between two positions, which anybody may have written."""
+    """Whether a ring's frames can lie between two positions, which anybody may have written."""
     return room <= tail <= head <= tail + room and head < 1 << 62 and (tail | head) % L.ALIGN == 0
 
 

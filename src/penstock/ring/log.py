@@ -124,7 +124,7 @@ class RingLog(Log):
         self._static = None
 
     def _held_seqs(self) -> list[tuple[Hold, int]]:
-        """Before the handle goes over to another file: where the readers stand that hold this one."""
+        """Before the handle goes over to another file: where the readers that hold this one are."""
         found = []
         for hold in list(self._holds):
             position = hold.position
@@ -498,9 +498,12 @@ class RingLog(Log):
                 return None  # that was of another file
             if frame is not None and frame[0] == L.KIND_SETTINGS:
                 data = frame[3]
-            elif at and not still:
-                if attached.get(L.C_SETTINGS_POS) != at or attached.get(L.C_TAIL) > at:
-                    return None
+            elif (
+                at
+                and not still
+                and (attached.get(L.C_SETTINGS_POS) != at or attached.get(L.C_TAIL) > at)
+            ):
+                return None
             settings = Settings.from_json(data, self.path)
             if at and data is header.settings:
                 settings = self._without_frame(attached, settings)
@@ -563,11 +566,9 @@ class RingLog(Log):
             attached = self._live()
             if not attached.writable:
                 raise Usage(f"{self.path}: a reader that may not write cannot have writers wait")
-            with attached.locked():  # writers forget dead readers, and move the tail, under this lock
+            with attached.locked():  # under it writers forget dead readers, and move the tail
                 if attached is self._ctl and self._leaving is not attached:
-                    hold = self._new_hold(
-                        attached, self._position_of(max(seq, self._oldest_seq()))
-                    )
+                    hold = self._new_hold(attached, self._position_of(max(seq, self._oldest_seq())))
                     self._holds.add(hold)
                     return hold
             time.sleep(0.001)  # the ring is about to be another file
