@@ -928,6 +928,25 @@ cdef class LogCore:
             seq = self.ring_map().oldest(self, &position)
         return seq
 
+    def _ring_now(self):
+        """Of a ring: seq of the oldest event and of the next one to come, tail and head, of one moment.
+
+        As long as the tail stands still, no more can be published than fits behind it. The next
+        seq is stored behind the head, so it is loaded before that.
+        """
+        cdef uint64_t position = 0, first, after, before, tail = 0, head = 0
+        cdef RingMap m
+        cdef char *words
+        while True:
+            m = self.ring_map()
+            words = self.words_or_null()
+            before = psk_load64(words + PSK_C_TAIL) if words != NULL else self._static_tail
+            after = psk_load64(words + PSK_C_NEXT_SEQ) if words != NULL else self._next_seq()
+            self.ring_bounds(m, &tail, &head)
+            first = m.oldest(self, &position)
+            if first and tail and tail == before and self.still_there(m, tail):
+                return first, after, tail, head
+
     def _position_of(self, uint64_t seq):
         """Of a ring: where the first event from ``seq`` on stands."""
         cdef uint64_t position = 0

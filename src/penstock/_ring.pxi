@@ -45,6 +45,11 @@ cdef uint64_t ring_behind(SegmentMap m, uint64_t position, uint64_t head) noexce
     return behind
 
 
+cdef inline bint is_seq(uint64_t seq) noexcept nogil:
+    """Whether an event can have that number, and there is one behind it."""
+    return 0 < seq <= U64_MAX >> 1
+
+
 cdef inline bint is_ring_span(SegmentMap m, uint64_t tail, uint64_t head) noexcept nogil:
     """Whether the frames of a ring can lie between two positions, which anybody may have written.
 
@@ -525,7 +530,8 @@ cdef class RingMap(SegmentMap):
                     seq = psk_get64(p + PSK_FRAME_SEQ)
                     left = psk_get32(p + PSK_FRAME_BATCH_LEFT)
                     if (
-                        (want_seq and (seq < want_seq or (seq > want_seq and not holes)))
+                        not is_seq(seq)
+                        or (want_seq and (seq < want_seq or (seq > want_seq and not holes)))
                         or (at != w.offset and (left != want_left or p[PSK_FRAME_KIND] == PSK_KIND_WRAP))
                         or (previous and psk_get32(p + PSK_FRAME_BACK) != at - previous)
                         or psk_get64(p + PSK_FRAME_APPEND_NS) < w.last_append_ns
@@ -577,6 +583,8 @@ cdef class RingMap(SegmentMap):
                 if frame_check(p, room, True, &total) != FRAME_GOOD:
                     break
                 seq = psk_get64(p + PSK_FRAME_SEQ)
+                if not is_seq(seq):
+                    break
                 if found:
                     fits = at + total == found or (
                         (p[PSK_FRAME_KIND] == PSK_KIND_WRAP or past_slack(self, at + total) != at + total)

@@ -884,7 +884,13 @@ class TestTheRest:
         assert found.ring is not None
         assert found.ring.head - found.ring.tail == found.ring.used_bytes <= found.ring.ring_bytes
         assert found.ring.head > 3 * found.ring.ring_bytes
-        assert found.ring.lost_bytes == 0
+        assert found.ring.head == found.ring.reserved
+        assert (found.ring.lost_bytes, found.ring.holds) == (0, 0)
+        ring.configure(when_full="block")
+        reader = ring.follow("start", hold=True)
+        found = ring.stats()
+        assert found.ring is not None and found.ring.holds == 1
+        del reader
 
     def test_nothing_to_roll(self, ring: penstock.Log) -> None:
         """A ring has no segments, so roll() is a Usage."""

@@ -66,12 +66,24 @@ OVERWRITE_PATIENCE = 10.0  # seconds that a reader waits for a writer amid an ap
 BACKUP_ATTEMPTS = 3
 
 
+_SYNCED_POSITIONS = (L.C_DURABLE_POS, L.C_GUARD, L.C_GUARD_END)
+
+
 class _Replaced(Exception):
     """The file that was opened does not have the log's name any more."""
 
 
 class _Moved(Exception):
     """The handle has gone over to a file of another size."""
+
+
+def _is_plausible(words: Words, slots: list[Slot]) -> bool:
+    """Whether what control says of syncs can be."""
+    return (
+        words[L.C_SLOT] in [slot.generation for slot in slots]
+        and words[L.C_DURABLE_SEQ] < words[L.C_NEXT_SEQ]
+        and all(words[at] <= words[L.C_HEAD] for at in _SYNCED_POSITIONS)
+    )
 
 
 class RingLog(Log):
@@ -161,7 +173,8 @@ class RingLog(Log):
                 # Nobody vouches for what lies behind the last checkpoint if a sync failed, or if a
                 # process died in one and may have been the only one to know that it failed.
                 trusted = not hint[L.C_POISONED] and not hint[L.C_SYNCING] & 0xFFFFFFFF
-                for at in (L.C_DURABLE_SEQ, L.C_DURABLE_POS, L.C_SLOT, L.C_GUARD, L.C_GUARD_END):
+                trusted = trusted and _is_plausible(hint, slots)
+                for at in (L.C_DURABLE_SEQ, L.C_SLOT, *_SYNCED_POSITIONS):
                     words[at] = hint[at]
             ring_ends.clear_rest(ends, None, due=due)
             if not trusted:
@@ -269,7 +282,7 @@ class RingLog(Log):
             return
         if attached.get(L.C_DURABLE_POS) != words[L.C_HEAD]:
             return
-        generation = attached.get(L.C_SLOT) + 1
+        generation = self._next_generation(attached)
         write_slot(m.fd, ring_ends.slot_of(words, generation, clean=True), self.path)
         attached.put(L.C_SLOT, generation)
         files.sync_data(m.fd, self.path)
@@ -286,12 +299,7 @@ class RingLog(Log):
                 attached.put(L.C_EPOCH, attached.get(L.C_EPOCH) & ~L.EPOCH_MOVED)
             self._repair_if_needed(attached, m)
             if not ring_ends.is_span(attached.get(L.C_TAIL), attached.get(L.C_HEAD), m.ring_bytes):
-                raise Corrupt(
-                    f"{self.path}: its control contradicts itself; close the log in every process "
-                    "and open it again",
-                    path=self.path,
-                    offset=L.RING_CONTROL_OFFSET,
-                )
+                raise self._nonsense_error()
             code = self._make_room(attached, m, nbytes)
         if code == _core.RING_IS_FULL:
             self._await_room(attached, timeout, seen)
@@ -418,7 +426,7 @@ class RingLog(Log):
             return
         again = durability.begin(attached)
         said = {at: words[at] for at in range(L.C_HEAD, L.C_NOTIFY, 8)}
-        generation = attached.get(L.C_SLOT) + 1
+        generation = self._next_generation(attached)
         # The checkpoint goes with what it speaks of: recovery checks every frame, and does not
         # believe one that the device got before these.
         write_slot(m.fd, ring_ends.slot_of(said, generation), self.path)
@@ -432,6 +440,21 @@ class RingLog(Log):
         sure = max(attached.get(L.C_GUARD), attached.get(L.C_DURABLE_POS))
         attached.put(L.C_GUARD, min(sure, words[L.C_HEAD]))
         durability.end(attached, 0, words[L.C_HEAD], words[L.C_NEXT_SEQ] - 1)
+
+    def _next_generation(self, attached: Control) -> int:
+        """The generation of the next checkpoint."""
+        generation = attached.get(L.C_SLOT) + 1
+        if generation >= L.SEQ_MAX:
+            raise self._nonsense_error()
+        return generation
+
+    def _nonsense_error(self) -> Corrupt:
+        return Corrupt(
+            f"{self.path}: its control contradicts itself; close the log in every process and "
+            "open it again",
+            path=self.path,
+            offset=L.RING_CONTROL_OFFSET,
+        )
 
     def _sync(
         self, word: int, goal: int, timeout: float | None, attached: Control | None = None
@@ -448,7 +471,8 @@ class RingLog(Log):
     def _confirm(self, timeout: float | None) -> None:
         """Have the newest checkpoint made sure: an append wants to drop what stands before it."""
         attached = self._live()
-        self._sync(L.C_GUARD, attached.get(L.C_GUARD_END), timeout, attached)
+        goal = min(attached.get(L.C_GUARD_END), attached.get(L.C_HEAD))
+        self._sync(L.C_GUARD, goal, timeout, attached)
 
     def _vouched_seq(self) -> int:
         m, header = self._ring, self._header
@@ -592,6 +616,15 @@ class RingLog(Log):
 
     def _first_seq(self) -> int:
         return self._oldest_seq()
+
+    def _seqs(self) -> tuple[int, int]:
+        first, after, _, _ = self._ring_now()
+        return first, after
+
+    def __len__(self) -> int:
+        first, after, tail, head = self._ring_now()
+        # A repair may have left out any number of seqs; whoever makes a list relies on this.
+        return max(0, min(after - first, (head - tail) // L.FRAME_HEADER_BYTES))
 
     def _lowest_base(self) -> int:
         return self._oldest_seq()
@@ -784,17 +817,20 @@ class RingLog(Log):
 
     def _take_stock(self) -> Stock:
         self._head()
-        m, header, attached = self._ring, self._header, self._ctl
-        if m is None or header is None:
-            raise self._closed_error()
-        if attached is not None:
-            tail, head = attached.get(L.C_TAIL), attached.get(L.C_HEAD)
-            lost = attached.get(L.C_LOST)
-        else:
-            tail, head, lost = self._static_tail, self._static_head, 0
         settings = self.settings
+        m = None
+        while m is None or m is not self._ring:  # another thread may resize it meanwhile
+            m, header, attached = self._ring, self._known_header(), self._ctl
+            first, after, tail, head = self._ring_now()
+        reserved, lost, holds = head, 0, 0
+        if attached is not None:
+            reserved, lost = max(head, attached.get(L.C_RESERVED)), attached.get(L.C_LOST)
+            words = range(L.C_HOLDS, L.C_HOLDS + L.HOLDS_MAX * L.HOLD_BYTES, L.HOLD_BYTES)
+            holds = sum(attached.get(at) != 0 for at in words)
         return Stock(
             uuid=header.uuid,
+            first_seq=first,
+            next_seq=after,
             segments=0,
             disk_bytes=os.stat(self.path).st_blocks * 512,
             ring=Ring(
@@ -806,9 +842,11 @@ class RingLog(Log):
                 generation=header.generation,
                 tail=tail,
                 head=head,
-                used_bytes=max(0, head - tail),
+                reserved=reserved,
+                used_bytes=head - tail,
                 lost_bytes=lost,
                 when_full=settings.when_full,
+                holds=holds,
                 monotone=self._monotone(),
             ),
         )
