@@ -31,12 +31,6 @@ ring.append(b"alive")
 """
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    """Where a ring goes."""
-    return tmp_path / "recent.ring"
-
-
 def filled(file: Path, size: Any = "64KiB", count: int = 3000, **options: Any) -> penstock.Log:
     """A ring that has gone round."""
     ring = penstock.create(file, ring=size, **options)

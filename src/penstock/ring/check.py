@@ -181,7 +181,8 @@ class _Look:
             why = self._bare(error)
         except Corrupt as error:
             why = self._bare(error)
-        if page[: len(L.RING_MAGIC)] != L.RING_MAGIC and not self._has_marks():
+        marked = page[: len(L.RING_MAGIC)] == L.RING_MAGIC or self._has_marks()
+        if not marked and not self.source.unreadable:
             raise Usage(f"{self.path}: is not a log: neither a directory nor a ring")
         header = guess_header(self.source)
         found.guessed = True
