@@ -44,6 +44,8 @@ class RingMover(RingWriter):
             leaves, m = self._leaving is attached, self._ring
             if leaves or attached is not self._ctl or m is None:
                 return False
+            if attached.get(L.C_POISONED):  # what is read may not be what was written
+                raise self._poisoned_error()
             self._repair_if_needed(attached, m)
             busy = Busy(
                 f"{self.path}: others have the ring open; resize it when they have closed it"
