@@ -19,7 +19,7 @@ cdef FrameState check_order(RingMap m, Check *c, const char *p, uint64_t head, b
     cdef uint64_t at = w.offset, seq = psk_get64(p + PSK_FRAME_SEQ)
     cdef uint8_t kind = <uint8_t>p[PSK_FRAME_KIND]
     if (
-        seq == 0 or seq > U64_MAX >> 1 or seq < w.next_seq
+        not is_seq(seq) or seq < w.next_seq
         or (seq > w.next_seq and not holes and not c.free)
         or (not c.free and psk_get32(p + PSK_FRAME_BACK) != at - w.last_frame)
         or psk_get64(p + PSK_FRAME_APPEND_NS) < w.last_append_ns

@@ -472,6 +472,10 @@ class Handle(LogCore):
         """Seq of the oldest event; the next one's if there is none."""
         raise NotImplementedError
 
+    def _seqs(self) -> tuple[int, int]:
+        """Seq of the oldest event, and of the next one to come, of one moment."""
+        return self._first_seq(), self._next_seq()
+
     def _why_missing(self, seq: int) -> PenstockError | None:
         """The error for a seq in the log's range that is not there because a file is not."""
         raise NotImplementedError

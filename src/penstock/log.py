@@ -42,18 +42,21 @@ class Log(Handle):
         return self._next_seq() - 1
 
     def __len__(self) -> int:
-        return min(max(0, self.last_seq - self.first_seq + 1), sys.maxsize)
+        self._head()
+        first, after = self._seqs()
+        return min(max(0, after - first), sys.maxsize)
 
     def __bool__(self) -> bool:
         return True
 
     def _no_such_seq(self, seq: int) -> PenstockError:
-        first, last = self.first_seq, self.last_seq
-        if first <= seq <= last:
+        self._head()
+        first, after = self._seqs()
+        if first <= seq < after:
             missing = self._why_missing(seq)
             if missing is not None:
                 return missing
-        there = f"it has seq {first} to {last}" if last >= first else "it is empty"
+        there = f"it has seq {first} to {after - 1}" if after > first else "it is empty"
         return NotFound(f"{self.path}: no event has seq {seq}; {there}")
 
     def __iter__(self) -> Iterator[Event]:
@@ -379,14 +382,8 @@ class Log(Handle):
     def stats(self) -> Stats:
         """Counts and sizes of the log, and what happened to it since control was built."""
         self._head()
-        return collect(
-            self.path,
-            self._ctl,
-            self.first_seq,
-            self._next_seq(),
-            self._durable_seq(),
-            self._take_stock(),
-        )
+        durable = self._durable_seq()  # before the last seq, lest it be above that
+        return collect(self.path, self._ctl, durable, self._take_stock())
 
     def verify(self, *, progress: Callable[[int, int], None] | None = None) -> Report:
         """Check every frame of the log, index and footer, and what leads from segment to segment.

@@ -37,6 +37,7 @@ BATCH_ROWS = 32_768
 BATCH_BYTES = 8 << 20
 TABLE_SIZE = (1 << 18, 64 << 20)  # of one chunk of a table that is held in memory anyway
 PART_SEQS = 1 << 18  # what one thread reads of such a table at a time
+PARTS_MAX = 1 << 14
 THREADS_MAX = 8
 ROWS_MAX = 1 << 30
 
@@ -166,7 +167,8 @@ class Scan:
     def _everything(self) -> Iterator[pyarrow.RecordBatch]:
         """All batches in order, made by several threads if there is much to read."""
         lowest, end = self._begin()
-        parts = [(start, min(start + PART_SEQS, end)) for start in range(lowest, end, PART_SEQS)]
+        size = max(PART_SEQS, (end - lowest) // PARTS_MAX)  # seqs may have holes of any size
+        parts = [(start, min(start + size, end)) for start in range(lowest, end, size)]
         threads = min(len(parts), len(os.sched_getaffinity(0)), THREADS_MAX)
         if threads < 2 or self._picks:
             yield from self._record_batches(self._reader(lowest, end, *TABLE_SIZE))

@@ -381,7 +381,7 @@ class SegmentedLog(Log):
         return Private(self, first, parts)
 
     def _take_stock(self) -> Stock:
-        return take_stock(self._store)
+        return take_stock(self._store, *self._seqs())
 
     def _verify(self, progress: Progress | None) -> Report:
         return verify_log(self.path, progress=progress)

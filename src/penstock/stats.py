@@ -45,38 +45,42 @@ class Ring:
     generation: int  # above 0: a repair has left seqs out
     tail: int  # position of the oldest frame
     head: int  # position behind the newest one
+    reserved: int  # position behind what an append that is under way may touch; head if none is
     used_bytes: int
     lost_bytes: int  # of damaged frames that were dropped since control was built
     when_full: str
+    holds: int  # readers with hold=True, also those that died and are not forgotten yet
     monotone: bool  # event times never went back
 
 
 @dataclass(frozen=True, slots=True)
 class Stock:
-    """What the files of a log come to."""
+    """What the files of a log come to, and the seqs that were in them at that moment."""
 
     uuid: bytes
+    first_seq: int
+    next_seq: int
     segments: int
     disk_bytes: int
     spurious: dict[str, str] = field(default_factory=dict)
     ring: Ring | None = None
 
 
-def take_stock(store: Store) -> Stock:
+def take_stock(store: Store, first_seq: int, next_seq: int) -> Stock:
     """Look at the files of a segmented log."""
     store.survey()
     names = [segment.file_name(base) for base in store.bases()]
     return Stock(
         uuid=store.uuid or b"",
+        first_seq=first_seq,
+        next_seq=next_seq,
         segments=len(names),
         disk_bytes=sum(_disk_bytes(os.path.join(store.path, n)) for n in names),
         spurious=dict(store.spurious),
     )
 
 
-def collect(
-    path: str, control: Control | None, first: int, after: int, durable: int, stock: Stock
-) -> Stats:
+def collect(path: str, control: Control | None, durable: int, stock: Stock) -> Stats:
     """Put together what the files and the counters say."""
 
     def counted(at: int) -> int:
@@ -85,8 +89,8 @@ def collect(
     return Stats(
         path=path,
         uuid=stock.uuid.hex(),
-        first_seq=first,
-        last_seq=after - 1,
+        first_seq=stock.first_seq,
+        last_seq=stock.next_seq - 1,
         segments=stock.segments,
         disk_bytes=stock.disk_bytes,
         live=control is not None,

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import penstock
 from penstock import Log, NotFound
+from penstock import layout as L
+from penstock.stats import Ring
 from tests.support.acks import Account, Acks, read_account
 from tests.support.scene import Scene
 from tests.support.values import Mark, fingerprint, read_mark
@@ -62,9 +64,23 @@ def check_events(log: Log, account: Account) -> Prints:
     return prints
 
 
+def check_stats(log: Log) -> Ring:
+    """What stats() says is of one moment, whoever writes meanwhile, or died amid a store."""
+    found = log.stats()
+    ring = found.ring
+    assert ring is not None
+    assert ring.tail <= ring.head <= ring.reserved
+    assert ring.head - ring.tail == ring.used_bytes <= ring.ring_bytes
+    count = found.last_seq + 1 - found.first_seq
+    assert 0 <= count <= ring.used_bytes // L.FRAME_HEADER_BYTES, found
+    assert found.durable_seq <= found.last_seq
+    return ring
+
+
 def check_access(log: Log, prints: Prints) -> None:
     """Other ways of reading give the same events."""
     seqs = list(prints)
+    assert check_stats(log).lost_bytes == 0
     assert len(log) == len(seqs)
     if not seqs:  # whoever dropped them all died
         assert list(reversed(log)) == [] == list(log.follow("start", timeout=0))
@@ -84,8 +100,6 @@ def check_access(log: Log, prints: Prints) -> None:
         raise AssertionError(f"{gone} is before the first")
     assert [e.seq for e in log.follow("start", timeout=0)][: len(seqs)] == seqs
     assert log.topics() == {""}
-    ring = log.stats().ring
-    assert ring is not None and ring.lost_bytes == 0
 
 
 def check_ring(path: Path, acks: list[Path]) -> Prints:
@@ -93,6 +107,11 @@ def check_ring(path: Path, acks: list[Path]) -> Prints:
     with penstock.open(path, mode="r") as log:
         prints = check_events(log, read_account(acks))
         check_access(log, prints)
+        report = penstock.verify(path)
+        assert report.ok, report
+        if prints:  # what nobody acknowledged may be there as well
+            assert report.first_seq == min(prints), report
+            assert report.last_seq is not None and report.last_seq >= max(prints), report
     return prints
 
 

@@ -17,7 +17,7 @@ import penstock
 from penstock import layout as L
 from tests.unit.ring_frames import picture
 
-SCRIPT = "tests.unit.ring_hostile"
+FLIPS, LIES = "tests.unit.ring_hostile", "tests.unit.ring_lies"
 STORM = os.environ.get("PENSTOCK_STORM") == "1"
 
 
@@ -41,9 +41,9 @@ def build(path: Path, **options: Any) -> bytes:
     return path.read_bytes()
 
 
-def attack(path: Path, where: str, changes: list[str]) -> None:
+def attack(script: str, path: Path, *arguments: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", SCRIPT, str(path), where, *changes],
+        [sys.executable, "-m", script, str(path), *arguments],
         capture_output=True,
         text=True,
         check=False,
@@ -79,7 +79,7 @@ def test_flips_in_frames(tmp_path: Path, where: str) -> None:
         ends = i < 2 or i > len(whole.frames) - 3
         last = min(frame.end, frame.offset + 64)
         changes += flips(frame.offset + (0 if ends else i % 9), last, 1 if ends else 9)
-    attack(path, where, changes)
+    attack(FLIPS, path, where, *changes)
 
 
 @pytest.mark.parametrize("where", ["own", "copy"])
@@ -101,4 +101,10 @@ def test_flips_elsewhere(tmp_path: Path, where: str) -> None:
     changes += flips(L.RING_CONTROL_OFFSET, L.RING_CONTROL_OFFSET + L.C_ROOM_WAITING + 4, 2)
     changes += flips(L.RING_INDEX_OFFSET, L.RING_INDEX_OFFSET + 800, 7)
     changes += [f"{at}:{at % 8}" for at in sorted(between)[:: 1 if STORM else 4]]
-    attack(path, where, changes)
+    attack(FLIPS, path, where, *changes)
+
+
+@pytest.mark.parametrize("seed", range(40 if STORM else 6))
+def test_lies(tmp_path: Path, seed: int) -> None:
+    """Whatever a ring says of itself, with right checksums, using it ends soon and in order."""
+    attack(LIES, tmp_path, str(seed), str(250 if STORM else 60))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import random
 import signal
@@ -29,12 +30,6 @@ _core.fail_arm(point, int(times))
 ring.resize(size)
 ring.append(b"alive")
 """
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    """Where a ring goes."""
-    return tmp_path / "recent.ring"
 
 
 def filled(file: Path, size: Any = "64KiB", count: int = 3000, **options: Any) -> penstock.Log:
@@ -331,3 +326,48 @@ def test_fail_points_are_passed(file: Path, tmp_path: Path) -> None:
         ring.resize("1MiB")
         assert ring.stats().ring is not None
         _core.fail_arm("", 0)
+
+
+def broken(*what: Any) -> None:
+    """A sync that fails."""
+    raise penstock.errors.from_os(OSError(errno.EIO, ""), "syncing", str(what[-1]))
+
+
+def test_not_behind_a_failed_sync(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ring whose sync failed is not resized: nobody knows what of it is on the device."""
+    ring = filled(file, "64KiB")
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "sync_data", broken)
+        with pytest.raises(penstock.Io):
+            ring.sync()
+    with pytest.raises(penstock.Poisoned):
+        ring.resize("128KiB")
+    ring.close()
+    assert file.stat().st_size == 64 << 10
+
+
+@pytest.mark.parametrize("lasts", [False, True])
+def test_a_name_that_is_not_on_the_device(
+    file: Path, monkeypatch: pytest.MonkeyPatch, lasts: bool
+) -> None:
+    """Nothing more is appended before somebody has synced the name; then everything is there."""
+    ring = filled(file, "64KiB")
+    before = events(ring)
+    sync_name, calls = files.sync_name, itertools.count()
+
+    def fail(path: str) -> None:
+        if next(calls) == 0 or lasts:
+            broken(path)
+        sync_name(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "sync_name", fail)
+        with pytest.raises(penstock.Io):
+            ring.resize("128KiB")
+    with pytest.raises(penstock.Closed if lasts else penstock.Poisoned):
+        ring.append(b"into a file that may lose its name")
+    ring.close()
+    with penstock.open(file) as again:
+        assert events(again) == before
+        again.append(b"on", durable=True)
+        assert file.stat().st_size == 128 << 10

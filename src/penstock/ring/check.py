@@ -157,10 +157,9 @@ class _Look:
         if bounds is not None:
             found.live = True
             found.start, found.head, found.next_seq = bounds
-            sure = True
         else:
-            ends, sure = self._ends(m, header, slots, peek)
-        self._check(m, header, sure)
+            ends = self._ends(m, header, slots, peek)
+        self._check(m, header)
         self._judge_slots(m, header, slots)
         if bounds is None and not found.holes:
             self._compare(ends, slots)
@@ -182,7 +181,8 @@ class _Look:
             why = self._bare(error)
         except Corrupt as error:
             why = self._bare(error)
-        if page[: len(L.RING_MAGIC)] != L.RING_MAGIC and not self._has_marks():
+        marked = page[: len(L.RING_MAGIC)] == L.RING_MAGIC or self._has_marks()
+        if not marked and not self.source.unreadable:
             raise Usage(f"{self.path}: is not a log: neither a directory nor a ring")
         header = guess_header(self.source)
         found.guessed = True
@@ -242,12 +242,12 @@ class _Look:
     def _word(self, at: int) -> int:
         return int.from_bytes(self.source.read(L.RING_CONTROL_OFFSET + at, 8), "little")
 
-    def _ends(
-        self, m: RingMap, header: Header, slots: list[Slot], peek: Peek | None
-    ) -> tuple[Ends, bool]:
-        """Find the ends of a ring that nobody writes to; whether a frame has to stand at the start.
+    def _ends(self, m: RingMap, header: Header, slots: list[Slot], peek: Peek | None) -> Ends:
+        """Find the ends of a ring that nobody writes to.
 
-        What was on the device once has to be there still, even where an opener would find less.
+        What was on the device once has to be there still, even where an opener would find less. But
+        what a checkpoint knew of may have been dropped since, and overwritten: then it is only
+        missed if nothing newer is there, or if nothing was written behind the checkpoint.
         """
         found = self.found
         room = header.ring_bytes
@@ -276,28 +276,26 @@ class _Look:
                 offset=L.RING_CONTROL_OFFSET,
             )
         # The newer of two checkpoints may have reached the device before what it speaks of.
-        vouched = slots[:1] if slots and slots[0].clean else slots[1:]
-        claims += [(s.tail, s.head, s.last_seq + 1) for s in vouched]
+        clean = bool(slots) and slots[0].clean
+        vouched = slots[:1] if clean else [s for s in slots[1:] if s.head > ends.head]
+        if not ends.by_control:
+            claims += [(s.tail, s.head, s.last_seq + 1) for s in vouched]
         found.head = max(head for _, head, _ in claims)
-        low = found.head - room
-        found.start = max(low, min(tail for tail, _, _ in claims))
+        found.start = min(tail for tail, _, _ in claims if tail >= found.head - room)
         found.next_seq = max(seq for _, _, seq in claims)
-        return ends, any(tail == found.start for tail, _, _ in claims)
+        return ends
 
     def _offset(self, position: int) -> int:
         header = self.found.header
         assert header is not None
         return header.data_offset + position % header.ring_bytes
 
-    def _check(self, m: RingMap, header: Header, sure: bool) -> None:
-        """Check the frames. Unless ``sure``, the first one may stand behind the start."""
+    def _check(self, m: RingMap, header: Header) -> None:
         found = self.found
         walk, frames, nbytes, holes, more, gave_up = _core.check_ring(
             m, found.start, found.head, holes=header.generation > 0
         )
         found.walk, found.frames, found.bytes = walk, frames, nbytes
-        if not sure and holes and holes[0][0] == found.start and holes[0][5] is not None:
-            holes = holes[1:]
         found.holes = holes
         found.next_seq = max(found.next_seq, walk["next_seq"])
         for hole in holes:

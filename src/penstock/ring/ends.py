@@ -3,7 +3,7 @@
 Frames are the only truth. What tells where they are, from the best witness to the worst:
 
 1. Control of this boot. It is right but for the last append, whose bytes end before ``reserved``.
-2. A checkpoint of a clean close, behind which nothing was written.
+2. A checkpoint of a clean close, behind which nothing was written, if its last frame bears it out.
 3. Anchors: both checkpoints, and control of another boot or file. Each names a frame. One that is
    still that frame is within what was published, and the frames around it are found by walking;
    unless it lies where a later lap ended early, and nobody has come to overwrite it.
@@ -141,7 +141,7 @@ def find(m: RingMap, header: Header, hint: Words | None, foreign: Words | None) 
     if found is not None:
         return found
     slots = read_slots(m.fd, header, m.path)
-    if slots and slots[0].clean:
+    if slots and slots[0].clean and _is_credible(m, slots[0]):
         return _at(m, header, slots[0])
     witness = _as_slot(foreign or hint, header)
     runs, wrap = m.runs()
@@ -194,13 +194,13 @@ def from_control(m: RingMap, header: Header, words: Words) -> Ends | None:
     else:  # the append that was not finished dropped everything before it
         start = {"offset": tail, "next_seq": 0, "last_append_ns": 0, "last_frame": 0}
     walk, _, _ = m.walk_ring(reserved, resume=known | start)
-    if walk["offset"] < head or not walk["next_seq"]:
+    if walk["offset"] < head or not 0 < walk["next_seq"] <= L.SEQ_MAX:
         return None
     return Ends(m, header, tail, walk, reserved, by_control=True, state=words[L.C_STATE_POS])
 
 
 def is_span(tail: int, head: int, room: int) -> bool:
-    """Whether the frames of a ring can lie between two positions, which anybody may have written."""
+    """Whether a ring's frames can lie between two positions, which anybody may have written."""
     return room <= tail <= head <= tail + room and head < 1 << 62 and (tail | head) % L.ALIGN == 0
 
 
@@ -229,6 +229,18 @@ def _is_intact(m: RingMap, slot: Slot) -> bool:
         resume={"offset": slot.last_frame, "next_seq": 0, "last_append_ns": slot.last_append_ns},
     )
     return bool(walk["offset"] == slot.head and walk["next_seq"] == slot.last_seq + 1)
+
+
+def _is_credible(m: RingMap, slot: Slot) -> bool:
+    """Whether no valid frame contradicts the checkpoint of a clean close.
+
+    If the last one is damaged, it is to be told by who reads it, and not to be dropped.
+    """
+    if _past_slack(slot.tail, m.ring_bytes) >= slot.head:
+        return True  # there is no frame
+    if m.frame_at(slot.last_frame, slot.tail, slot.head) is None:
+        return slot.tail <= slot.last_frame
+    return _is_intact(m, slot)
 
 
 def _is_left_over(slot: Slot, header: Header, wrap: Wrap | None) -> bool:
@@ -265,7 +277,7 @@ def _from_anchors(
     return _around(m, header, anchor, anchor)
 
 
-def _around(m: RingMap, header: Header, at: Slot, anchor: Slot | None) -> Ends:
+def _around(m: RingMap, header: Header, at: Slot, anchor: Slot | None) -> Ends | None:
     """The ends of the run of frames that has the last one of ``at`` in it."""
     room, frame = header.ring_bytes, at.last_frame
     walk, _, _ = m.walk_ring(
@@ -276,11 +288,13 @@ def _around(m: RingMap, header: Header, at: Slot, anchor: Slot | None) -> Ends:
     return _run(m, header, tail, tail + room, anchor)
 
 
-def _run(m: RingMap, header: Header, tail: int, limit: int, anchor: Slot | None) -> Ends:
-    """The ends of the run of frames that begins at ``tail``."""
+def _run(m: RingMap, header: Header, tail: int, limit: int, anchor: Slot | None) -> Ends | None:
+    """The ends of the run of frames that begins at ``tail``; None if no whole batch does."""
     walk, _, _ = m.walk_ring(
         limit, resume={"offset": tail, "next_seq": 0, "last_append_ns": 0, "last_frame": 0}
     )
+    if not walk["next_seq"]:
+        return None
     return Ends(m, header, tail, walk, tail + header.ring_bytes, anchor)
 
 
@@ -302,8 +316,9 @@ def _from_runs(
             found = (first[3], lap + start, lap + room + first[1])
         if best is None or found[0] >= best[0]:  # the same one, with what is before it
             best = found
-    if best is not None:
-        return _run(m, header, best[1], best[2], None)
+    found_run = _run(m, header, best[1], best[2], None) if best is not None else None
+    if found_run is not None:
+        return found_run
     walk = {
         "offset": lap,
         "next_seq": max([header.base_seq, *(s.last_seq + 1 for s in slots)]),

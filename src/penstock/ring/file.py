@@ -219,7 +219,8 @@ class Slot:
             return slot
         frames = (last_frame, settings, who)
         inside = (
-            header.ring_bytes <= tail <= head <= tail + header.ring_bytes
+            0 < generation < L.SEQ_MAX
+            and header.ring_bytes <= tail <= head <= tail + header.ring_bytes
             and head < 1 << 62
             and (head | tail) % L.ALIGN == 0
             and last_seq < L.SEQ_MAX

@@ -1,0 +1,239 @@
+# Walks over the frames of a ring that nobody writes to: how both ends are found, and kept in order.
+
+cdef class RingWalk(SegmentMap):
+    """The part of a ring's map for whoever has the ring for itself, or holds the write lock."""
+
+    cdef object nonsense(self):
+        """The error for control that cannot be right."""
+        return Corrupt(
+            f"{self.path}: its control contradicts itself; close the log in every process and open it again",
+            path=str(self.path), offset=PSK_RING_CONTROL_OFFSET,
+        )
+
+    def walk_ring(self, uint64_t limit, *, resume, bint check=True):
+        """Walk whole batches from a position up to ``limit``; (fields, state, position of the bad frame).
+
+        ``resume`` has the position as ``offset``, and what else is known there. For whoever has the
+        ring for itself, or does not rely on what it finds.
+        """
+        cdef Walk w
+        cdef uint64_t bad_at = 0
+        cdef FrameState state
+        walk_start(&w, 0, 1, 0, 0, True)
+        w = {**w, **resume}
+        with nogil:
+            state = self.walk_frames(limit, check, &w, &bad_at)
+        return w, <int>state, (bad_at if state != FRAME_GOOD else 0)
+
+    cdef FrameState walk_frames(self, uint64_t limit, bint check, Walk *w, uint64_t *bad_at) noexcept nogil:
+        cdef uint64_t at, seq, want_seq, previous, total = 0, room
+        cdef uint32_t left, want_left
+        cdef FrameState state
+        cdef const char *p
+        cdef bint holes = self.generation > 0
+        while True:
+            at = past_slack(self, w.offset)
+            if at >= limit:
+                return FRAME_GOOD
+            w.offset = at
+            want_seq = w.next_seq
+            previous = w.last_frame
+            want_left = 0
+            while True:
+                p = self.base + ring_offset(self, at)
+                room = min(lap_room(self, at), limit - at)
+                state = frame_check(p, room, check, &total)
+                if state == FRAME_GOOD:
+                    seq = psk_get64(p + PSK_FRAME_SEQ)
+                    left = psk_get32(p + PSK_FRAME_BATCH_LEFT)
+                    if (
+                        not is_seq(seq)
+                        or (want_seq and (seq < want_seq or (seq > want_seq and not holes)))
+                        or (at != w.offset and (left != want_left or p[PSK_FRAME_KIND] == PSK_KIND_WRAP))
+                        or (previous and psk_get32(p + PSK_FRAME_BACK) != at - previous)
+                        or psk_get64(p + PSK_FRAME_APPEND_NS) < w.last_append_ns
+                        or p[PSK_FRAME_KIND] == PSK_KIND_ROLL
+                    ):
+                        state = FRAME_ORDER
+                if state != FRAME_GOOD:
+                    bad_at[0] = at
+                    return state
+                previous = at
+                at += total
+                want_seq = seq + is_event(p)
+                if left == 0:
+                    break
+                want_left = left - 1
+                if at >= limit or lap_room(self, at) == self.ring_bytes:
+                    bad_at[0] = at
+                    return FRAME_ZERO
+            while w.offset < at:
+                p = self.base + ring_offset(self, w.offset)
+                total = align8(PSK_FRAME_HEADER_BYTES + <uint64_t>(psk_get32(p) - 1))
+                if p[PSK_FRAME_KIND] == PSK_KIND_WRAP:
+                    total = lap_room(self, w.offset)
+                    at = w.offset + total
+                if self.index_capacity and self.writable and is_event(p):
+                    psk_put64(
+                        self.base + self.index_offset
+                        + psk_get64(p + PSK_FRAME_SEQ) % self.index_capacity * PSK_RING_SLOT_BYTES,
+                        w.offset)
+                walk_accept(w, p, total, NULL)
+            if w.offset > limit:
+                w.offset = limit
+
+    def walk_back(self, uint64_t frame, uint64_t floor, uint64_t end):
+        """From the frame at a position, go back as long as frames are valid and not below ``floor``.
+
+        ``end`` is where that frame ends at most. Returns the position of the oldest valid frame and
+        its seq; 0 and 0 if the first one is not valid.
+        """
+        cdef uint64_t at = frame, back, before, total = 0, room, found = 0, seq = 0, want_seq = 0, ns = U64_MAX
+        cdef const char *p
+        cdef bint holes = self.generation > 0, fits
+        with nogil:
+            while at >= floor and at % 8 == 0 and lap_room(self, at) >= PSK_FRAME_HEADER_BYTES:
+                p = self.base + ring_offset(self, at)
+                room = lap_room(self, at)
+                if found == 0:
+                    room = min(room, end - at)
+                if frame_check(p, room, True, &total) != FRAME_GOOD:
+                    break
+                seq = psk_get64(p + PSK_FRAME_SEQ)
+                if not is_seq(seq):
+                    break
+                if found:
+                    fits = at + total == found or (
+                        (p[PSK_FRAME_KIND] == PSK_KIND_WRAP or past_slack(self, at + total) != at + total)
+                        and at + lap_room(self, at) == found
+                    )
+                    if (
+                        not fits
+                        or seq + is_event(p) > want_seq
+                        or (seq + is_event(p) < want_seq and not holes)
+                        or psk_get64(p + PSK_FRAME_APPEND_NS) > ns
+                    ):
+                        break
+                found = at
+                want_seq = seq
+                ns = psk_get64(p + PSK_FRAME_APPEND_NS)
+                back = psk_get32(p + PSK_FRAME_BACK)
+                if back == 0 or back > at:
+                    break
+                at -= back
+        return found, want_seq
+
+    def runs(self):
+        """Every run of valid frames in the file, for when nothing tells where the newest one is.
+
+        Each is (offset behind the data offset, same of its end, first seq, seq behind the last,
+        whether it reaches the end of the lap). Its first frames are left out up to the end of a
+        batch, since the rest of that may be lost. Also offset, seq and append_ns of the wrap frame
+        that ends the lap, if there is one: what lies behind it was left there laps ago.
+        """
+        cdef uint64_t at = 0, total = 0, budget = 4 * self.ring_bytes, next_at, floor, back
+        cdef Walk w
+        cdef uint64_t bad_at = 0
+        cdef const char *base = self.base + self.data_offset
+        cdef const char *p
+        found = []
+        wrap = None
+        while at + PSK_FRAME_HEADER_BYTES <= self.ring_bytes:
+            if frame_check(base + at, self.ring_bytes - at, True, &total) != FRAME_GOOD:
+                next_at = self.next_valid(
+                    self.data_offset + at, self.data_offset + self.ring_bytes, 0, U64_MAX, 0, True, &budget)
+                if next_at == 0:
+                    break
+                floor = at
+                at = next_at - self.data_offset
+                # The oldest frame leads back to one that is overwritten, so the one behind it was found.
+                back = psk_get32(base + at + PSK_FRAME_BACK)
+                while back and back % 8 == 0 and back <= at - floor and (
+                    frame_check(base + at - back, back, True, &total) == FRAME_GOOD and total == back
+                ):
+                    at -= back
+                    back = psk_get32(base + at + PSK_FRAME_BACK)
+                continue
+            while psk_get32(base + at + PSK_FRAME_BATCH_LEFT) and at:
+                at += total
+                if frame_check(base + at, self.ring_bytes - at, True, &total) != FRAME_GOOD:
+                    break
+            else:
+                if at and base[at + PSK_FRAME_KIND] != PSK_KIND_WRAP:
+                    at += total
+            walk_start(&w, self.ring_bytes + at, 0, 0, 0, True)
+            with nogil:
+                self.walk_frames(2 * self.ring_bytes, True, &w, &bad_at)
+            if w.count:
+                found.append((
+                    at, w.offset - self.ring_bytes, w.first_seq, w.next_seq,
+                    w.offset + PSK_FRAME_HEADER_BYTES > 2 * self.ring_bytes))
+            if w.last_frame:
+                p = self.base + ring_offset(self, w.last_frame)
+                if p[PSK_FRAME_KIND] == PSK_KIND_WRAP:
+                    wrap = (
+                        w.last_frame - self.ring_bytes, psk_get64(p + PSK_FRAME_SEQ),
+                        psk_get64(p + PSK_FRAME_APPEND_NS))
+            if w.offset - self.ring_bytes > at:
+                at = w.offset - self.ring_bytes
+            else:
+                at += 8
+        return found, wrap
+
+    def zero_from(self, uint64_t start, uint64_t stop):
+        """Zero the bytes from one position to another that are not zero; whether there were any."""
+        cdef uint64_t n, at
+        cdef bint some = False
+        if stop - start > self.ring_bytes or not self.writable:
+            raise Internal(f"{self.path}: cannot zero from {start} to {stop}")
+        with nogil:
+            while start < stop:
+                n = min(lap_room(self, start), stop - start, <uint64_t>PSK_PAGE)
+                at = ring_offset(self, start)
+                if self.base[at] or memcmp(self.base + at, self.base + at + 1, n - 1):
+                    memset(self.base + at, 0, n)
+                    some = True
+                    psk_fail(FP_ZERO)
+                start += n
+        return bool(some)
+
+    def frame_at(self, uint64_t position, uint64_t tail, uint64_t head):
+        """Kind, seq, key and value of the valid frame at a position; None if there is none.
+
+        For whoever holds the write lock or has the ring for itself.
+        """
+        cdef uint64_t total = 0
+        cdef const char *p
+        if not tail <= position < head or position % 8 or lap_room(self, position) < PSK_FRAME_HEADER_BYTES:
+            return None
+        p = self.base + ring_offset(self, position)
+        if frame_check(p, min(lap_room(self, position), head - position), True, &total) != FRAME_GOOD:
+            return None
+        event = make_event(self, p)
+        value = event.value
+        return <int>p[PSK_FRAME_KIND], event.seq, event.key, value
+
+    def skip_damage(self, uint64_t tail, uint64_t need, uint64_t head):
+        """Where the first valid frame at or behind ``need`` stands, going on from ``tail``; ``head`` if none.
+
+        And how many bytes of damaged frames lie before it. Under the write lock.
+        """
+        cdef uint64_t at = tail, behind, next_at, stop, budget = 4 * self.ring_bytes, lost = 0
+        if not is_ring_span(self, tail, head) or need > head:
+            raise self.nonsense()
+        with nogil:
+            while at < head:
+                behind = ring_behind(self, at, head)
+                if at >= need and behind:
+                    break
+                if behind:
+                    at = behind
+                    continue
+                stop = ring_offset(self, at) + min(lap_room(self, at), head - at)
+                next_at = self.next_valid(ring_offset(self, at), stop, 0, U64_MAX, 0, True, &budget)
+                if next_at == 0:
+                    next_at = stop
+                next_at -= ring_offset(self, at)
+                lost += next_at
+                at += next_at
+        return min(at, head), lost

@@ -1,0 +1,368 @@
+"""RingHandle: one opener's hold on a ring, from attaching to closing; its syncs; who holds it up.
+
+The file is its own control. Nobody trusts what is in it before LOCK_EX has brought it into order,
+and whoever has it open finds out when the name is another file's, of another size.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import weakref
+from contextlib import suppress
+
+from penstock import _core, control, durability, files
+from penstock import layout as L
+from penstock._core import Control, Hold, RingMap
+from penstock.control import Words
+from penstock.durability import Snapshot, poisoning
+from penstock.errors import Busy, Corrupt, Io, PenstockError, Usage
+from penstock.log import Log
+from penstock.ring import ends as ring_ends
+from penstock.ring.ends import Ends
+from penstock.ring.file import Header, Slot, map_ring, place_of, read_slots, sweep, write_slot
+from penstock.ring.producers import Follower
+from penstock.settings import Options, Settings
+
+logger = logging.getLogger("penstock")
+
+RESIZED = ".resized"  # how the name ends of the file that a resize is making
+OPEN_ATTEMPTS = 100
+
+_SYNCED_POSITIONS = (L.C_DURABLE_POS, L.C_GUARD, L.C_GUARD_END)
+
+
+class _Replaced(Exception):
+    """The file that was opened does not have the log's name any more."""
+
+
+class _Moved(Exception):
+    """The handle has gone over to a file of another size."""
+
+
+def _is_plausible(words: Words, slots: list[Slot]) -> bool:
+    """Whether what control says of syncs can be."""
+    return (
+        words[L.C_SLOT] in [slot.generation for slot in slots]
+        and words[L.C_DURABLE_SEQ] < words[L.C_NEXT_SEQ]
+        and all(words[at] <= words[L.C_HEAD] for at in _SYNCED_POSITIONS)
+    )
+
+
+class RingHandle(Log):
+    """The ring's file as one handle has it."""
+
+    _static: Ends | None
+    _loads_apart = False
+
+    def __init__(self, path: str, options: Options) -> None:
+        self._header: Header | None = None
+        self._settings_seen: tuple[tuple[int, int], Settings] | None = None
+        self._producers = Follower()
+        self._holds: weakref.WeakSet[Hold] = weakref.WeakSet()
+        self._leaving: Control | None = None  # what a resize, under way in this handle, goes from
+        self._is_ring = True
+        super().__init__(path, place_of(path), options, None)
+
+    def _open_held(self) -> int:
+        return files.open_file(self.path, write=self._writable)
+
+    def _attach(self, new: Settings | None) -> None:
+        for _ in range(OPEN_ATTEMPTS):
+            with suppress(_Replaced):  # another size by now, and another file
+                super()._attach(new)
+                return
+        raise Busy(f"{self.path}: the file is being replaced all the time; try again")
+
+    def _adopt(self, attached: Control | None, held_fd: int) -> None:
+        if attached is None:
+            super()._adopt(None, held_fd)
+            return
+        m, header = map_ring(self.path, write=self._writable)
+        if not files.same_file(held_fd, self.path) or not files.same_file(m.fd, self.path):
+            raise _Replaced
+        if self._writable and attached.get(L.C_EPOCH) & L.EPOCH_MOVED:
+            with attached.locked(self._timeout):  # whoever was about to move it died before it did
+                attached.put(L.C_EPOCH, attached.get(L.C_EPOCH) & ~L.EPOCH_MOVED)
+        attached.held_fd = held_fd
+        held = self._held_seqs()
+        self._know(m, header)
+        self._held_fd = -1
+        self._held_generation = _core.fork_generation()
+        if held:
+            with attached.locked(self._timeout):  # lest somebody drops what they wait for
+                self._take_ring(m, attached, self._writable)
+                for hold, seq in held:
+                    hold.move_over(self._new_hold(attached, self._position_of(seq)))
+        else:
+            self._take_ring(m, attached, self._writable)  # now other threads see it
+        self._static = None
+
+    def _held_seqs(self) -> list[tuple[Hold, int]]:
+        """Before the handle goes over to another file: where the readers that hold this one are."""
+        found = []
+        for hold in list(self._holds):
+            position = hold.position
+            if position:
+                found.append((hold, self._seq_at(position)))
+        return found
+
+    def _know(self, m: RingMap, header: Header) -> None:
+        """Forget what was known of another file."""
+        m.coder = self._coder
+        self._header = header
+        self._settings_seen = None
+        self._producers = Follower()
+
+    def _first_open(self, held_fd: int, new: Settings | None) -> None:
+        if not files.same_file(held_fd, self.path):
+            raise _Replaced
+        files.unlink(self.path + RESIZED)
+        if os.fstat(held_fd).st_nlink > 1:
+            sweep(self.path)
+        m, header = map_ring(self.path, write=True)
+        hint = control.old_words(self._place, header.uuid)
+        stray = control.stray_words(self._place, header.uuid)
+        epoch = self._begin_epoch(held_fd)
+        try:
+            ends = ring_ends.find(m, header, hint, stray)
+            slots = read_slots(m.fd, header, self.path)
+            _core.fail_point("repair.walked")
+            words = ends.words()
+            due = not ends.by_control
+            trusted = False
+            if hint is not None and ends.by_control:
+                due = hint[L.C_RESERVED] != hint[L.C_HEAD]
+                # Nobody vouches for what lies behind the last checkpoint if a sync failed, or if a
+                # process died in one and may have been the only one to know that it failed.
+                trusted = not hint[L.C_POISONED] and not hint[L.C_SYNCING] & 0xFFFFFFFF
+                trusted = trusted and _is_plausible(hint, slots)
+                for at in (L.C_DURABLE_SEQ, L.C_SLOT, *_SYNCED_POSITIONS):
+                    words[at] = hint[at]
+            if not trusted:
+                with suppress(PermissionError):  # who may not look there has resized nothing
+                    files.sync_name(os.path.dirname(self.path) or ".")
+                for start, end in ring_ends.pieces(ends):
+                    m.redirty(start, end)
+            if not trusted or (slots and slots[0].clean):
+                words |= self._settle(m, ends, slots, words.get(L.C_SLOT))
+            # Only now: if the power fails again, the checkpoint leads to what was found.
+            ring_ends.clear_rest(ends, None, due=due)
+        except Io:
+            with suppress(PenstockError):  # so that the next one trusts it not
+                files.write_at(held_fd, bytes(8), L.RING_CONTROL_OFFSET, self.path)
+            raise
+        # Once more: who looked meanwhile may have seen what is not there any more.
+        control.build_in_place(self._place, held_fd, header.uuid, words | {L.C_EPOCH: epoch + 1})
+
+    def _settle(self, m: RingMap, ends: Ends, slots: list[Slot], sure: int | None) -> Words:
+        """Have the ring on the device as it was found; the words that tell so.
+
+        The checkpoint that it was found by stays, or the one that control is ``sure`` of.
+        """
+        kept = ends.anchor
+        if sure is not None:
+            kept = next((s for s in slots if s.generation == sure), None)
+        newest = kept or (slots[0] if slots else None)
+        slot = ends.slot(newest.generation + 1 if newest is not None else 1)
+        write_slot(m.fd, slot, self.path)
+        files.sync_data(m.fd, self.path)
+        _core.fail_point("open.settled")
+        leads = kept is not None and kept.last_frame >= slot.tail
+        return {
+            L.C_DURABLE_SEQ: slot.last_seq,
+            L.C_DURABLE_POS: slot.head,
+            L.C_SLOT: slot.generation,
+            L.C_GUARD: kept.head if kept is not None and leads else slot.head,
+            L.C_GUARD_END: slot.head,
+        }
+
+    def _begin_epoch(self, held_fd: int) -> int:
+        """Under LOCK_EX: have readers without control know that the file is about to change."""
+        at = L.RING_CONTROL_OFFSET + L.C_EPOCH
+        epoch = int.from_bytes(files.read_at(held_fd, 8, at, self.path), "little")
+        epoch = (epoch + 1) & ~L.EPOCH_MOVED
+        files.write_at(held_fd, epoch.to_bytes(8, "little"), at, self.path)
+        _core.fail_point("ring.epoch")
+        return epoch
+
+    def _read_frames_alone(self) -> None:
+        while True:
+            m, header = map_ring(self.path)
+            hint = control.old_words(self._place, header.uuid)
+            stray = control.stray_words(self._place, header.uuid)
+            epoch = m.epoch()
+            found = ring_ends.find(m, header, hint, stray)
+            if m.epoch() == epoch:
+                break
+        self._know(m, header)
+        self._static = found
+        self._take_still(m, found.tail, found.head, epoch)
+
+    def _look_again(self) -> None:
+        with self._looking:
+            if self._static is not None and not files.same_file(self._held_fd, self.path):
+                if not files.exists(self.path):
+                    return  # deleted; what was opened is still there
+                fd = self._open_held()
+                _core.own_fd(fd)
+                old, self._held_fd = self._held_fd, fd
+                _core.close_fd(old)
+            with suppress(_Replaced):  # just now: next time
+                super()._look_again()
+
+    def _grow_static(self) -> None:
+        m = self._ring
+        if m is not None and (
+            m.epoch() != self._static_epoch or not files.same_file(m.fd, self.path)
+        ):
+            self._read_frames_alone()
+
+    def _forget(self) -> None:
+        for hold in list(self._holds):
+            hold.close()  # its reader will never move on
+        self._header = None
+        self._ring = None
+
+    def _known_header(self) -> Header:
+        header = self._header
+        if header is None:
+            raise self._closed_error()
+        return header
+
+    def _checkpoint(self) -> PenstockError | None:
+        failed = super()._checkpoint()
+        attached, m = self._ctl, self._ring
+        if failed is None and self._writable and attached is not None and m is not None:
+            try:
+                self._close_cleanly(attached, m)
+            except PenstockError as error:
+                logger.warning("%s: was closed without a clean checkpoint: %s", self.path, error)
+        return failed
+
+    def _close_cleanly(self, attached: Control, m: RingMap) -> None:
+        """If nobody else has the ring open: say in a checkpoint that nothing lies behind it."""
+        if self._inherited or attached.has_writers():
+            return
+        if not files.lock_exclusive(attached.held_fd, self.path):
+            return
+        words = {at: attached.get(at) for at in range(L.C_HEAD, L.C_NOTIFY, 8)}
+        in_order = words[L.C_HEAD] == words[L.C_RESERVED] and not attached.get32(L.C_SUSPECT)
+        if attached.get(L.C_EPOCH) & L.EPOCH_MOVED:
+            return
+        if not in_order or attached.get(L.C_POISONED) or attached.get32(L.C_SYNCING):
+            return
+        if attached.get(L.C_DURABLE_POS) != words[L.C_HEAD]:
+            return
+        generation = self._next_generation(attached)
+        write_slot(m.fd, ring_ends.slot_of(words, generation, clean=True), self.path)
+        attached.put(L.C_SLOT, generation)
+        files.sync_data(m.fd, self.path)
+
+    def _run_sync(self, attached: Control, words: Snapshot) -> None:
+        m = self._ring
+        if m is None:
+            raise self._closed_error()
+        if attached.get(L.C_EPOCH) & L.EPOCH_MOVED:
+            if attached is not self._ctl:
+                raise _Moved
+            self._make_ready(0, None)  # waits for who goes over; or that one is dead
+            return
+        again = durability.begin(attached)
+        said = {at: words[at] for at in range(L.C_HEAD, L.C_NOTIFY, 8)}
+        generation = self._next_generation(attached)
+        # The checkpoint goes with what it speaks of: recovery checks every frame, and does not
+        # believe one that the device got before these.
+        write_slot(m.fd, ring_ends.slot_of(said, generation), self.path)
+        if again:
+            m.redirty(m.data_offset, m.data_offset + m.ring_bytes)
+        with poisoning(attached):
+            files.sync_data(m.fd, self.path)
+        _core.fail_point("sync.synced")
+        attached.put(L.C_SLOT, generation)
+        # The checkpoint before this one is sure now.
+        sure = max(attached.get(L.C_GUARD), attached.get(L.C_DURABLE_POS))
+        attached.put(L.C_GUARD, min(sure, words[L.C_HEAD]))
+        durability.end(attached, 0, words[L.C_HEAD], words[L.C_NEXT_SEQ] - 1)
+
+    def _next_generation(self, attached: Control) -> int:
+        """The generation of the next checkpoint."""
+        generation = attached.get(L.C_SLOT) + 1
+        if generation >= L.SEQ_MAX:
+            raise self._nonsense_error()
+        return generation
+
+    def _nonsense_error(self) -> Corrupt:
+        return Corrupt(
+            f"{self.path}: its control contradicts itself; close the log in every process and "
+            "open it again",
+            path=self.path,
+            offset=L.RING_CONTROL_OFFSET,
+        )
+
+    def _sync(
+        self, word: int, goal: int, timeout: float | None, attached: Control | None = None
+    ) -> None:
+        while True:
+            try:
+                super()._sync(word, goal, timeout, attached)
+                return
+            except _Moved:  # the new file has everything on the device that the old one had
+                if word != L.C_DURABLE_SEQ:
+                    return
+                attached = None
+
+    def _confirm(self, timeout: float | None) -> None:
+        """Have the newest checkpoint made sure: an append wants to drop what stands before it."""
+        attached = self._live()
+        goal = min(attached.get(L.C_GUARD_END), attached.get(L.C_HEAD))
+        self._sync(L.C_GUARD, goal, timeout, attached)
+
+    def _vouched_seq(self) -> int:
+        m, header = self._ring, self._header
+        if m is None or header is None:
+            raise self._closed_error()
+        hint = control.old_words(self._place, header.uuid)
+        if hint is not None:
+            return hint[L.C_DURABLE_SEQ]
+        slots = read_slots(m.fd, header, self.path)
+        if slots and not slots[0].clean:
+            slots = slots[1:] or slots
+        return slots[0].last_seq if slots else 0
+
+    def _take_hold(self, seq: int) -> Hold | None:
+        """Have writers wait for a reader that stands at ``seq``; None where they never would."""
+        self._head()  # opens the log anew in a child
+        if self.settings.when_full == "drop":
+            raise Usage(
+                f"{self.path}: the ring drops its oldest events whoever reads them; "
+                "configure(when_full='block') has writers wait"
+            )
+        while True:
+            attached = self._live()
+            if not attached.writable:
+                raise Usage(f"{self.path}: a reader that may not write cannot have writers wait")
+            with attached.locked():  # under it writers forget dead readers, and move the tail
+                if attached is self._ctl and self._leaving is not attached:
+                    hold = self._new_hold(attached, self._position_of(max(seq, self._oldest_seq())))
+                    self._holds.add(hold)
+                    return hold
+            time.sleep(0.001)  # the ring is about to be another file
+
+    def _new_hold(self, attached: Control, position: int) -> Hold:
+        """Under the write lock: have writers wait for a reader that stands there."""
+        fd = files.open_file(self.path, write=True)
+        try:
+            slot = next(
+                (i for i in range(L.HOLDS_MAX) if _core.try_lock_byte(fd, L.HOLD_BYTE + i)), None
+            )
+        except OSError:
+            files.close(fd)
+            raise
+        if slot is None:
+            files.close(fd)
+            raise Busy(f"{self.path}: {L.HOLDS_MAX} readers hold the ring already")
+        hold = Hold(attached, fd, slot)
+        attached.put(L.C_HOLDS + slot * L.HOLD_BYTES, position)
+        return hold

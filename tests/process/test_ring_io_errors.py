@@ -1,0 +1,196 @@
+"""A device that fails under a ring: as `test_io_errors`, with rings, and with resizes."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from tests.process.test_io_errors import Fault, append_durably, faults_of, sync
+from tests.support import faulty
+from tests.support.acks import Acks
+from tests.support.attempts import Attempts, Refusal
+from tests.support.fixtures import STORM
+from tests.support.jobs import report, wait_file
+from tests.support.rings import RingScene
+from tests.support.workers import Crew
+
+pytestmark = pytest.mark.process
+
+RING = 192 << 10
+OPERATIONS = [[10], [0, 300, 5000], [34_000], [1], [60_000], [18_000, 18_000], [50_000], [7]]
+FUNCTIONS = [
+    *("fsync", "fdatasync", "fallocate", "pread", "pwrite", "pwritev", "mmap", "open"),
+    *("rename", "unlink", "flock", "fcntl"),
+]
+
+
+def work(log: penstock.Log, mine: Acks, attempt: Attempts) -> None:
+    """A bit of everything that a process does with a ring, over the end of a lap."""
+    for sizes in OPERATIONS:
+        attempt("append", partial(mine.append, log, sizes))
+    attempt("durable", partial(append_durably, log, mine, [50], False))
+    attempt("sync", partial(sync, log))
+    attempt("configure", partial(log.configure, file_mode=0o600))
+    attempt("durable", partial(append_durably, log, mine, [50, 9000], False))
+    attempt("read", lambda: sum(1 for _ in log))
+    attempt("read back", lambda: sum(1 for _ in reversed(log)))
+    attempt("get", lambda: log[log.last_seq])
+    attempt("stats", log.stats)
+    attempt("verify", log.verify)
+
+
+def work_well(log: penstock.Log, mine: Acks, *, poisoned: bool) -> None:
+    """Work without a fault: nothing is refused, or, behind a failed sync, all that writes."""
+    attempt = Attempts()
+    durable = log.durable_seq
+    work(log, mine, attempt)
+    if poisoned:
+        assert {kind for _, kind, _ in attempt.refusals} == {"Poisoned"}, attempt.refusals
+        refused = [what for what, _, _ in attempt.refusals]
+        assert refused.count("append") == len(OPERATIONS), refused
+        assert refused.count("durable") == 2, refused
+        assert log.durable_seq == durable
+    else:
+        assert not attempt.refusals, attempt.refusals
+
+
+def work_amid_faults(path: str, acks: str, go: str, fault: list[Any], nth: int) -> None:
+    """Open, work, resize, close and open again while calls fail; then without."""
+    function, code, lasts = fault
+    mine = Acks(acks, "faulty")
+    attempt = Attempts()
+    faulty.arm(str(Path(path).parent), [function], nth, code, lasting=lasts != "once")
+
+    def opened() -> penstock.Log | None:
+        return attempt("open", lambda: penstock.open(path, timeout=10, create=False))
+
+    log = opened() or opened()
+    poisoned = False
+    if log is not None:
+        work(log, mine, attempt)
+        poisoned = log.stats().poisoned
+        if not go:  # else others have it open
+            attempt("resize", partial(log.resize, 2 * RING))
+            attempt("resize", partial(log.resize, RING))
+        if not log._closed:  # a resize that finds no way back closes the handle
+            poisoned = log.stats().poisoned
+            if poisoned or lasts == "until-close":
+                faulty.disarm()
+                work_well(log, mine, poisoned=poisoned)
+        attempt("close", log.close)
+    log = opened()
+    faulty.disarm()
+    report(refused=attempt.refusals, hits=faulty.count_hits(), poisoned=poisoned)
+    if go:
+        wait_file(go)
+    if log is None:
+        log = penstock.open(path, create=False)
+    work_well(log, mine, poisoned=log.stats().poisoned)
+    log.close()
+
+
+def watch(path: str, acks: str, go: str) -> None:
+    """Another process: it has the ring open all along, and works when the faults are over."""
+    log = penstock.open(path)
+    mine = Acks(acks, "witness")
+    mine.append(log, [50])
+    report(ready=True)
+    wait_file(go)
+    attempt = Attempts()
+    work(log, mine, attempt)
+    log.close()
+    report(refused=attempt.refusals)
+
+
+def closed(scene: RingScene) -> None:
+    """A ring that was closed in order."""
+    scene.seed(RING)
+
+
+def torn(scene: RingScene) -> None:
+    """A ring whose last append a dead process left unfinished."""
+    scene.seed(RING)
+    scene.start("write", "torn", operations=[[9, 9, 9]], fail=["publish.batch_body", 2, 9]).died()
+
+
+STATES = {"closed": closed, "torn": torn, "beside": closed}
+
+
+def one_run(
+    crew: Crew, faulty_crew: Crew, directory: Path, state: str, fault: Fault, nth: int
+) -> bool:
+    """One process, one fault; whether there was an n-th call to fail."""
+    device = directory / "device"
+    device.mkdir(parents=True)
+    scene = RingScene(crew, directory)
+    scene.path = device / "ring"
+    STATES[state](scene)
+    go = scene.file("go") if state == "beside" else ""
+    witness = None
+    if go:
+        args = {"path": str(scene.path), "acks": str(scene.acks_of("witness")), "go": str(go)}
+        witness = scene.run("run_in_worker", module=__name__, function="watch", args=args)
+        witness.wait_report("ready")
+    args = {"path": str(scene.path), "acks": str(scene.acks_of("faulty")), "go": str(go)}
+    worker = faulty_crew.start(
+        directory,
+        "run_in_worker",
+        module=__name__,
+        function="work_amid_faults",
+        args=args | {"fault": list(fault), "nth": nth},
+    )
+    refusals: list[Refusal] = worker.wait_report("refused")
+    for what, kind, code in refusals:
+        expected = code == fault.code and kind in ("Io", "DiskFull")
+        expected = expected or (what != "open" and kind == "Closed")
+        assert expected or kind == "Poisoned", f"{what}: {kind} with errno {code}"
+    poisoned = worker.wait_report("poisoned")
+    if witness is not None:
+        Path(go).touch()
+        witness.done()
+        told = witness.wait_report("refused")
+        if poisoned:
+            assert {what for what, _, _ in told} >= {"append", "durable"}, told
+            assert {kind for _, kind, _ in told} == {"Poisoned"}, told
+        else:
+            assert not told
+    worker.done()
+    scene.check_goes_on()
+    return bool(worker.wait_report("hits"))
+
+
+def cases(function: str, state: str) -> Iterator[tuple[Fault, Iterator[int]]]:
+    """What to try: everything in a storm, else a part that is different for each state."""
+    faults = list(faults_of(function))
+    turn = list(STATES).index(state)
+    if STORM:
+        for fault in faults:
+            yield fault, itertools.count(1)
+    else:
+        yield faults[turn % len(faults)], iter([1, 2, 3, 4, 6, 9, 13])
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.timeout(3000 if STORM else 300)
+def test_call_that_fails(
+    crew: Crew, faulty_crew: Crew, tmp_path: Path, function: str, state: str
+) -> None:
+    """Whichever call fails, the errors are typed, nothing is lost, and all processes go on."""
+    for number, (fault, places) in enumerate(cases(function, state)):
+        for nth in places:
+            directory = tmp_path / f"{number}-{nth}"
+            try:
+                there_was = one_run(crew, faulty_crew, directory, state, fault, nth)
+            except AssertionError as error:
+                raise AssertionError(f"call {nth} of {fault}: {error}") from error
+            shutil.rmtree(directory)
+            if not there_was:
+                break
