@@ -65,7 +65,8 @@ def stage_frames(Given given not None, uint64_t seq, uint64_t before, uint32_t d
             for i in range(count):
                 prefix = parts_prefix(&parts[i])
                 total = frame_fill(
-                    at, &parts[i], parts[i].value, parts[i].value_len, prefix, seq + i, 0, <uint32_t>before, 0)
+                    at, &parts[i], parts_shape(&parts[i]), parts[i].value, parts[i].value_len, prefix,
+                    seq + i, 0, <uint32_t>before, 0)
                 psk_put32(at, <uint32_t>(prefix + parts[i].value_len) + 1)
                 before = total
                 four[n] = at

@@ -144,17 +144,18 @@ def test_seqs_before_all_seqs(log: penstock.Log, seq: int) -> None:
 def test_append_looks_like_any_other_method(log: penstock.Log) -> None:
     """The quick way into append has its name, signature, help and errors of arguments."""
     assert str(inspect.signature(penstock.Log.append)).startswith("(self, /, value, *, key=None,")
-    assert list(inspect.signature(log.append).parameters)[0] == "value"
+    assert next(iter(inspect.signature(log.append).parameters)) == "value"
     assert (penstock.Log.append.__doc__ or "").startswith("Append one event and return its seq.")
     assert log.append(value=b"x") == 1
     assert penstock.Log.append(log, b"y") == 2
-    for call in (
-        lambda: log.append(),  # type: ignore[call-arg]
-        lambda: log.append(b"a", b"b"),  # type: ignore[call-arg]
-        lambda: log.append(b"a", colour=1),  # type: ignore[call-arg]
-        lambda: log.append(*[b"a"] * 40),
-        lambda: penstock.Log.append(5, b"a"),  # type: ignore[arg-type]
-    ):
+    bad: list[tuple[list[Any], dict[str, Any]]] = [
+        ([log], {}),
+        ([log, b"a", b"b"], {}),
+        ([log, b"a"], {"colour": 1}),
+        ([log, *[b"a"] * 40], {}),
+        ([5, b"a"], {}),
+    ]
+    for args, named in bad:
         with pytest.raises(TypeError, match="append"):
-            call()
+            penstock.Log.append(*args, **named)
     assert log.last_seq == 2

@@ -56,6 +56,7 @@ from penstock.ring.file import is_ring
 from penstock.settings import Settings
 from penstock.spark.options import Options
 from penstock.spark.paths import local_path
+from penstock.spark.sockets import Prompt
 from penstock.spark.staging import Staging, name_of, reading
 from penstock.staged import Staged, append_staged
 
@@ -308,7 +309,7 @@ def _application(options: Options) -> str | None:
     return name
 
 
-class TableWriter(DataSourceArrowWriter):
+class TableWriter(Prompt, DataSourceArrowWriter):
     """``df.write.format("penstock")``: one write, one atomic unit."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
@@ -341,7 +342,7 @@ class TableWriter(DataSourceArrowWriter):
         self._sink.staging.remove(self._directory)
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class StreamWriter(Prompt, DataSourceStreamArrowWriter):
     """``df.writeStream.format("penstock")``: every micro-batch is one atomic unit, once."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:

@@ -1,10 +1,10 @@
 """The socket between a Spark worker and its JVM: an acknowledgement that should not wait.
 
-Spark sends a Python worker two small messages for each task: the reader, pickled, and then the
-split. The JVM's kernel keeps the second one back until the first is acknowledged (Nagle), and the
-worker's kernel waits 40 ms for data to send along with that acknowledgement. Every task of every
-Python source lasts so much longer. Whoever is unpickled runs between the two messages, and can have
-the first one acknowledged at once. With Unix sockets there is no such wait, nor anything to do.
+Spark sends a Python worker two messages for each task: the reader or writer, pickled, and then the
+split or the rows. The JVM's kernel keeps the second one back until the first is acknowledged
+(Nagle), and the worker's kernel waits 40 ms for data to send along with that acknowledgement: all
+tasks of Python sources last so much longer. Whoever is unpickled runs between the two messages, and
+can have the first one acknowledged at once. With Unix sockets there is no such wait.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _INTERNET = (socket.AF_INET, socket.AF_INET6)
 
 
 class Prompt:
-    """A reader that has the message acknowledged in which it came."""
+    """A reader or writer that has the message acknowledged in which it came."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
