@@ -39,8 +39,9 @@ def work(log: penstock.Log, mine: Acks, attempt: Attempts) -> None:
     attempt("sync", partial(sync, log))
     attempt("configure", partial(log.configure, file_mode=0o600))
     attempt("durable", partial(append_durably, log, mine, [50, 9000], False))
-    attempt("read", lambda: sum(1 for _ in log))
-    attempt("read back", lambda: sum(1 for _ in reversed(log)))
+    # Another process may go over what is being read.
+    attempt("read", lambda: sum(1 for _ in log.read(on_gap="skip")))
+    attempt("read back", lambda: sum(1 for _ in log.read(reverse=True, on_gap="skip")))
     attempt("get", lambda: log[log.last_seq])
     attempt("stats", log.stats)
     attempt("verify", log.verify)
