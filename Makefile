@@ -50,10 +50,14 @@ lint: .venv/.core build/.werror  ## style, types, and a compile without warnings
 	@$(PYTHON_IN_VENV) -m ruff format -q --check .
 	@$(PYTHON_IN_VENV) -m mypy --no-error-summary $(TYPED)
 
-test-portable: build/.portable  ## unit and process tests under the fallback without futex
+# Only the lock and the waiting differ from the ordinary build; what has to do with neither is tested there.
+PORTABLE_UNITS := arguments control durability following fork frames handles load open producers \
+    reading ring ring_holding ring_reading ring_resize ring_writing segments settings stats
+
+test-portable: build/.portable  ## process tests, and units that lock or wait, without futex
 	@echo "testing the portable build…"
 	@PYTHONPATH="$(CURDIR)/build/portable" $(PYTEST) -q -p no:cacheprovider \
-	    $(wildcard tests/process tests/unit)
+	    tests/process $(wildcard $(PORTABLE_UNITS:%=tests/unit/test_%.py))
 
 # A sanitizer's report goes past pytest's capture, or it would die with the process.
 test-asan: build/.asan  ## unit and property tests under the address and UB sanitizers

@@ -47,7 +47,7 @@ def attack(script: str, path: Path, *arguments: str) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=250,
+        timeout=3000 if STORM else 250,
     )
     tail = "\n".join(done.stdout.splitlines()[-1:])
     assert done.returncode == 0 and tail == "done", (
@@ -56,10 +56,13 @@ def attack(script: str, path: Path, *arguments: str) -> None:
 
 
 def flips(start: int, stop: int, step: int) -> list[str]:
-    """One flipped bit in every ``step`` bytes of a range; in every byte in a storm."""
-    return [f"{at}:{at * 5 % 8}" for at in range(start, stop, 1 if STORM else step)]
+    """One flipped bit in every ``step`` bytes of a range; in a storm, every bit of every byte."""
+    if STORM:
+        return [f"{at}:{bit}" for at in range(start, stop) for bit in range(8)]
+    return [f"{at}:{at * 5 % 8}" for at in range(start, stop, step)]
 
 
+@pytest.mark.timeout(3000 if STORM else 300)
 @pytest.mark.parametrize("where", ["own", "copy"])
 def test_flips_in_frames(tmp_path: Path, where: str) -> None:
     """A flipped bit in a frame costs that frame's event, and no other, however one reads."""
@@ -82,6 +85,7 @@ def test_flips_in_frames(tmp_path: Path, where: str) -> None:
     attack(FLIPS, path, where, *changes)
 
 
+@pytest.mark.timeout(3000 if STORM else 300)
 @pytest.mark.parametrize("where", ["own", "copy"])
 def test_flips_elsewhere(tmp_path: Path, where: str) -> None:
     """A flipped bit in a checkpoint, in control, in the index or between frames costs nothing.
