@@ -54,6 +54,16 @@ class Ready:
         self.rows = rows
 
 
+def begin(log: Log, producer: tuple[str, int] | None) -> tuple[bytes, int, range | None]:
+    """Who loads and which number; and the seqs, if this is a repeat of what the log has."""
+    log._check_writable()
+    log._head()  # opens the log anew in a child
+    if producer is None:
+        return b"", 0, None
+    who, n = _core.check_producer(producer)
+    return who, n, log._produced(who, n)[0]
+
+
 def load_into(
     log: Log,
     values: Iterable[Any] | ArrowData | Ready,
@@ -68,13 +78,9 @@ def load_into(
     codec: str | None,
 ) -> range:
     """Append all of ``values``; what fits one batch goes the short way."""
-    log._check_writable()
-    log._head()  # opens the log anew in a child
-    who, n = _core.check_producer(producer) if producer is not None else (b"", 0)
-    if who:
-        done, _ = log._produced(who, n)
-        if done is not None:
-            return acknowledge(log, done, durable, timeout)
+    who, n, done = begin(log, producer)
+    if done is not None:
+        return acknowledge(log, done, durable, timeout)
     whole = not log._loads_apart
     room = log._room() if whole else min(BATCH_BYTES_MAX, log._room() // 4)
     batches: Iterator[Batch]

@@ -27,7 +27,7 @@ from penstock._core import Frames, Given, SegmentMap
 from penstock.ending import Active
 from penstock.errors import Corrupt, Io, NotFound, PenstockError, TooLarge
 from penstock.event import Entry
-from penstock.load import Private, Ready, acknowledge, load_into
+from penstock.load import Private, Ready, acknowledge, begin, load_into
 from penstock.segment import Header
 from penstock.settings import BYTES
 from penstock.steward.seal import seal_finished, seal_walked, topics_of
@@ -257,13 +257,9 @@ def _adopt(
     log: SegmentedLog, staged: Sequence[Staged], producer: tuple[str, int] | None, durable: bool
 ) -> range:
     """Make the files segments of the log."""
-    log._check_writable()
-    log._head()  # opens the log anew in a child
-    who, n = _core.check_producer(producer) if producer is not None else (b"", 0)
-    if who:
-        done, _ = log._produced(who, n)
-        if done is not None:
-            return acknowledge(log, done, durable, None)
+    who, n, done = begin(log, producer)
+    if done is not None:
+        return acknowledge(log, done, durable, None)
     private = Adopted(log, staged)
     try:
         private.finish()

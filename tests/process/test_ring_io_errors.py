@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -12,10 +11,10 @@ from typing import Any
 import pytest
 
 import penstock
-from tests.process.test_io_errors import Fault, append_durably, faults_of, sync
+from tests.process.test_io_errors import Fault, append_durably, faults_of, one_run, run_all, sync
 from tests.support import faulty
 from tests.support.acks import Acks
-from tests.support.attempts import Attempts, Refusal
+from tests.support.attempts import Attempts
 from tests.support.fixtures import STORM
 from tests.support.jobs import report, wait_file
 from tests.support.rings import RingScene
@@ -124,49 +123,6 @@ def torn(scene: RingScene) -> None:
 STATES = {"closed": closed, "torn": torn, "beside": closed}
 
 
-def one_run(
-    crew: Crew, faulty_crew: Crew, directory: Path, state: str, fault: Fault, nth: int
-) -> bool:
-    """One process, one fault; whether there was an n-th call to fail."""
-    device = directory / "device"
-    device.mkdir(parents=True)
-    scene = RingScene(crew, directory)
-    scene.path = device / "ring"
-    STATES[state](scene)
-    go = scene.file("go") if state == "beside" else ""
-    witness = None
-    if go:
-        args = {"path": str(scene.path), "acks": str(scene.acks_of("witness")), "go": str(go)}
-        witness = scene.run("run_in_worker", module=__name__, function="watch", args=args)
-        witness.wait_report("ready")
-    args = {"path": str(scene.path), "acks": str(scene.acks_of("faulty")), "go": str(go)}
-    worker = faulty_crew.start(
-        directory,
-        "run_in_worker",
-        module=__name__,
-        function="work_amid_faults",
-        args=args | {"fault": list(fault), "nth": nth},
-    )
-    refusals: list[Refusal] = worker.wait_report("refused")
-    for what, kind, code in refusals:
-        expected = code == fault.code and kind in ("Io", "DiskFull")
-        expected = expected or (what != "open" and kind == "Closed")
-        assert expected or kind == "Poisoned", f"{what}: {kind} with errno {code}"
-    poisoned = worker.wait_report("poisoned")
-    if witness is not None:
-        Path(go).touch()
-        witness.done()
-        told = witness.wait_report("refused")
-        if poisoned:
-            assert {what for what, _, _ in told} >= {"append", "durable"}, told
-            assert {kind for _, kind, _ in told} == {"Poisoned"}, told
-        else:
-            assert not told
-    worker.done()
-    scene.check_goes_on()
-    return bool(worker.wait_report("hits"))
-
-
 def cases(function: str, state: str) -> Iterator[tuple[Fault, Iterator[int]]]:
     """What to try: everything in a storm, else a part that is different for each state."""
     faults = list(faults_of(function))
@@ -185,13 +141,13 @@ def test_call_that_fails(
     crew: Crew, faulty_crew: Crew, tmp_path: Path, function: str, state: str
 ) -> None:
     """Whichever call fails, the errors are typed, nothing is lost, and all processes go on."""
-    for number, (fault, places) in enumerate(cases(function, state)):
-        for nth in places:
-            directory = tmp_path / f"{number}-{nth}"
-            try:
-                there_was = one_run(crew, faulty_crew, directory, state, fault, nth)
-            except AssertionError as error:
-                raise AssertionError(f"call {nth} of {fault}: {error}") from error
-            shutil.rmtree(directory)
-            if not there_was:
-                break
+
+    def run(directory: Path, fault: Fault, nth: int) -> bool:
+        scene = RingScene(crew, directory)
+        scene.path = directory / "device" / "ring"
+        scene.path.parent.mkdir()
+        STATES[state](scene)
+        beside = state == "beside"
+        return one_run(scene, faulty_crew, __name__, fault, nth, beside=beside, closes=True)
+
+    run_all(cases(function, state), tmp_path, run)
