@@ -123,6 +123,25 @@ cdef class RingWalk(SegmentMap):
                 at -= back
         return found, want_seq
 
+    cdef object wrap_between(self, uint64_t at, uint64_t stop, uint64_t seq):
+        """The wrap frame among damaged bytes that leads to a lap which begins with ``seq``; None if there is none.
+
+        It stands alone if what was before it in its lap is overwritten, and what is behind it was
+        there before: a search for frames that follow one another passes over it.
+        """
+        cdef const char *base = self.base + self.data_offset
+        cdef uint64_t total = 0
+        cdef bint hit = False
+        with nogil:
+            while at < stop and at + PSK_FRAME_HEADER_BYTES <= self.ring_bytes:
+                if base[at + PSK_FRAME_KIND] == PSK_KIND_WRAP and psk_get64(base + at + PSK_FRAME_SEQ) == seq and (
+                    frame_check(base + at, self.ring_bytes - at, True, &total) == FRAME_GOOD
+                ):
+                    hit = True
+                    break
+                at += 8
+        return (at, seq, psk_get64(base + at + PSK_FRAME_APPEND_NS)) if hit else None
+
     def runs(self):
         """Every run of valid frames in the file, for when nothing tells where the newest one is.
 
@@ -142,6 +161,11 @@ cdef class RingWalk(SegmentMap):
             if frame_check(base + at, self.ring_bytes - at, True, &total) != FRAME_GOOD:
                 next_at = self.next_valid(
                     self.data_offset + at, self.data_offset + self.ring_bytes, 0, U64_MAX, 0, True, &budget)
+                if found and found[0][0] == 0:
+                    lone = self.wrap_between(
+                        at, next_at - self.data_offset if next_at else self.ring_bytes, found[0][2])
+                    if lone is not None:
+                        return found, lone
                 if next_at == 0:
                     break
                 floor = at

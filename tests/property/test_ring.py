@@ -567,7 +567,22 @@ class Machine(RuleBasedStateMachine):
         return [log for log in (getattr(self, "log", None), self.other) if log is not None]
 
 
-@pytest.mark.timeout(1800 if STORM else 300)
+def test_a_checkpoint_whose_frame_a_lap_left_behind() -> None:
+    """A wrap frame that stands alone tells that what is behind it was left there a lap ago."""
+    machine = Machine()
+    try:
+        machine.begin(size=32768, index=None, given=[])
+        machine.overwrite(laps=1, size=0)
+        machine.overwrite(laps=1, size=0)
+        machine.reopen()
+        machine.append_much(count=3, part=0.75)
+        machine.append_much(count=1, part=0.0)
+        machine.crash(control="none")
+    finally:
+        machine.teardown()
+
+
+@pytest.mark.timeout(1800 if STORM else 900)  # Hypothesis shrinks what fails for five minutes
 def test_a_ring_has_the_newest_events() -> None:
     """Whatever is done to a ring, and whenever it crashes, it holds the newest events, in order."""
     run_state_machine_as_test(Machine)
