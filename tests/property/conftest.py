@@ -1,4 +1,7 @@
-"""How long Hypothesis looks: seconds in `make test`, minutes under PENSTOCK_STORM=1."""
+"""How long Hypothesis looks: seconds in `make test`, minutes under PENSTOCK_STORM=1.
+
+`make test` tries the same examples every time; a storm tries others, and remembers what failed.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ settings.register_profile(
     stateful_step_count=60 if STORM else 30,
     deadline=None,
     print_blob=True,
-    database=DirectoryBasedExampleDatabase(Path(tempfile.gettempdir(), "penstock-hypothesis")),
+    derandomize=not STORM,
+    database=DirectoryBasedExampleDatabase(Path(tempfile.gettempdir(), "penstock-hypothesis"))
+    if STORM
+    else None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("penstock")
