@@ -141,7 +141,6 @@ cdef uint64_t sink_values(
     cdef uint64_t prefix = parts_prefix(p), shape = parts_shape(p)
     cdef uint64_t event_ns = p.event_ns if p.flags & PSK_FLAG_EVENT_TIME else append_ns
     cdef uint32_t topic = topic_bit(p.topic, p.topic_len)
-    cdef uint64_t small = PSK_SUM_LATER_BYTES_MAX - prefix if prefix < PSK_SUM_LATER_BYTES_MAX else 0
     cdef uint64_t next_block = w.block_offset + PSK_INDEX_STEP
     cdef uint64_t last = w.last_frame - ahead if w.last_frame else at  # so that ``back`` is 0
     cdef uint64_t seq = w.next_seq
@@ -156,7 +155,7 @@ cdef uint64_t sink_values(
             w.block_topics |= topic
         value_len = spans[i].length
         total = align8(PSK_FRAME_HEADER_BYTES + prefix + value_len)
-        if value_len > small or (s.scratch != NULL and at < s.warm_end):
+        if prefix + value_len > PSK_SUM_LATER_BYTES_MAX or (s.scratch != NULL and at < s.warm_end):
             sink_add(
                 s, at, p, spans[i].start, value_len, prefix, total, lead or i > 0, seq, append_ns,
                 <uint32_t>(at - last), <uint32_t>(count - 1 - i))
@@ -189,7 +188,7 @@ cdef uint64_t sink_values(
             dst += total
             seq += 1
             i += 1
-            if at >= until or i == count or spans[i].length > small:
+            if at >= until or i == count or prefix + spans[i].length > PSK_SUM_LATER_BYTES_MAX:
                 break
             value_len = spans[i].length
             total = align8(PSK_FRAME_HEADER_BYTES + prefix + value_len)

@@ -409,3 +409,13 @@ def test_a_list_that_is_emptied_meanwhile(path: Path) -> None:
             meddler.join()
         assert log.verify().ok
         assert {e.value for e in log} <= {bytes([n]) * 300 for n in range(7)}
+
+
+def test_empty_values_with_long_headers(path: Path) -> None:
+    """A batch whose headers are longer than its scratch has room behind a run is kept whole."""
+    headers = {"h": b"x" * 60_000}
+    with penstock.open(path) as log:
+        for _ in range(5):
+            log.extend([b""] * 40, headers=headers)
+        assert log.verify().ok
+        assert [(e.value, e.headers) for e in log] == [(b"", (("h", b"x" * 60_000),))] * 200
