@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import cycle
 
 import pytest
 
@@ -64,9 +65,9 @@ WORK: dict[str, Callable[[penstock.Log], object]] = {
 
 
 def keep_at(
-    log: penstock.Log, kinds: list[str], turn: Callable[[int], bool]
+    log: penstock.Log, kinds: list[str], meanwhile: Callable[[threading.Event], None]
 ) -> dict[str, BaseException]:
-    """One thread for each kind of work, until ``turn`` says that it is enough; how they ended."""
+    """One thread for each kind of work, until it fails or is told to stop; how they failed."""
     ends: dict[str, BaseException] = {}
     stop = threading.Event()
 
@@ -80,10 +81,7 @@ def keep_at(
     threads = [threading.Thread(target=run, args=(kind,)) for kind in kinds]
     for thread in threads:
         thread.start()
-    n = 0
-    while turn(n):
-        n += 1
-    stop.set()
+    meanwhile(stop)
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
@@ -96,11 +94,16 @@ def resize_under(path: str, kinds: list[str], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     with penstock.create(path, ring="64KiB") as log:
 
-        def turn(n: int) -> bool:
-            log.resize(("40KiB", "128KiB", "64KiB")[n % 3])
-            return time.monotonic() < deadline
+        def resize(stop: threading.Event) -> None:
+            try:
+                for size in cycle(("40KiB", "128KiB", "64KiB")):
+                    log.resize(size)
+                    if time.monotonic() >= deadline:
+                        break
+            finally:
+                stop.set()
 
-        ends = keep_at(log, kinds, turn)
+        ends = keep_at(log, kinds, resize)
         assert not ends, ends
         log.append(b"last")
         seqs = [event.seq for event in log]
@@ -117,13 +120,11 @@ def close_under(path: str, kinds: list[str], nth: int) -> None:
     log = penstock.create(path, ring="64KiB")
     log.extend([b"first"] * 50)
 
-    def turn(n: int) -> bool:
+    def close(stop: threading.Event) -> None:
         time.sleep(0.001 * (nth % 7))
         log.close()
-        time.sleep(0.05)
-        return False
 
-    ends = keep_at(log, kinds, turn)
+    ends = keep_at(log, kinds, close)
     assert {type(end) for end in ends.values()} == {Closed}, ends
     assert len(ends) == len(kinds)
     report = penstock.verify(path)
