@@ -123,86 +123,76 @@ cdef class RingWalk(SegmentMap):
                 at -= back
         return found, want_seq
 
-    cdef object wrap_between(self, uint64_t at, uint64_t stop, uint64_t seq):
-        """The wrap frame among damaged bytes that leads to a lap which begins with ``seq``; None if there is none.
+    cdef uint64_t any_frame(self, uint64_t at, uint64_t *budget) noexcept nogil:
+        """Where the first valid frame from ``at`` on stands; ring_bytes if there is none, or the budget is spent.
 
-        It stands alone if what was before it in its lap is overwritten, and what is behind it was
-        there before: a search for frames that follow one another passes over it.
+        Both are offsets behind the data offset. It need not follow another one, or be followed: the
+        oldest frame leads back to what is overwritten, and the one behind a last one is of an old lap.
         """
-        cdef const char *base = self.base + self.data_offset
+        cdef const char *p
         cdef uint64_t total = 0
-        cdef bint hit = False
-        with nogil:
-            while at < stop and at + PSK_FRAME_HEADER_BYTES <= self.ring_bytes:
-                if base[at + PSK_FRAME_KIND] == PSK_KIND_WRAP and psk_get64(base + at + PSK_FRAME_SEQ) == seq and (
-                    frame_check(base + at, self.ring_bytes - at, True, &total) == FRAME_GOOD
-                ):
-                    hit = True
+        while at + PSK_FRAME_HEADER_BYTES <= self.ring_bytes:
+            p = self.base + self.data_offset + at
+            if (
+                frame_check(p, self.ring_bytes - at, False, &total) == FRAME_GOOD
+                and is_seq(psk_get64(p + PSK_FRAME_SEQ))
+                and psk_get32(p + PSK_FRAME_BATCH_LEFT) <= (self.ring_bytes - at) // PSK_FRAME_HEADER_BYTES
+            ):
+                if total > budget[0]:
                     break
-                at += 8
-        return (at, seq, psk_get64(base + at + PSK_FRAME_APPEND_NS)) if hit else None
+                budget[0] -= total
+                if frame_check(p, self.ring_bytes - at, True, &total) == FRAME_GOOD:
+                    return at
+            at += 8
+        return self.ring_bytes
+
+    cdef uint64_t past_batch(self, uint64_t at) noexcept nogil:
+        """Where the batch ends that the valid frame at ``at`` belongs to, or the valid part of it."""
+        cdef const char *p = self.base + self.data_offset + at
+        cdef uint64_t total = 0
+        cdef uint32_t left = 1
+        while left and frame_check(p, self.ring_bytes - at, True, &total) == FRAME_GOOD:
+            left = psk_get32(p + PSK_FRAME_BATCH_LEFT)
+            at += total
+            p += total
+        return at
 
     def runs(self):
         """Every run of valid frames in the file, for when nothing tells where the newest one is.
 
-        Each is (offset behind the data offset, same of its end, first seq, seq behind the last,
-        whether it reaches the end of the lap). Its first frames are left out up to the end of a
-        batch, since the rest of that may be lost. Also offset, seq and append_ns of the wrap frame
-        that ends the lap, if there is one: what lies behind it was left there laps ago.
+        Each is (offset behind the data offset, same of its end, seq of its first frame, seq behind
+        its last, whether it reaches the end of the lap). One that begins with an event, and not a
+        lap, is left out up to the end of that batch: the first frame of an append is valid last, and
+        this one may never have been. Also offset, seq and append_ns of the wrap frame that ends the
+        lap, if there is one: what lies behind it was left there laps ago.
         """
-        cdef uint64_t at = 0, total = 0, budget = 4 * self.ring_bytes, next_at, floor, back
+        cdef uint64_t at = 0, budget = 4 * self.ring_bytes, room = self.ring_bytes, bad_at
         cdef Walk w
-        cdef uint64_t bad_at = 0
         cdef const char *base = self.base + self.data_offset
         cdef const char *p
         found = []
         wrap = None
-        while at + PSK_FRAME_HEADER_BYTES <= self.ring_bytes:
-            if frame_check(base + at, self.ring_bytes - at, True, &total) != FRAME_GOOD:
-                next_at = self.next_valid(
-                    self.data_offset + at, self.data_offset + self.ring_bytes, 0, U64_MAX, 0, True, &budget)
-                if found and found[0][0] == 0:
-                    lone = self.wrap_between(
-                        at, next_at - self.data_offset if next_at else self.ring_bytes, found[0][2])
-                    if lone is not None:
-                        return found, lone
-                if next_at == 0:
-                    break
-                floor = at
-                at = next_at - self.data_offset
-                # The oldest frame leads back to one that is overwritten, so the one behind it was found.
-                back = psk_get32(base + at + PSK_FRAME_BACK)
-                while back and back % 8 == 0 and back <= at - floor and (
-                    frame_check(base + at - back, back, True, &total) == FRAME_GOOD and total == back
-                ):
-                    at -= back
-                    back = psk_get32(base + at + PSK_FRAME_BACK)
-                continue
-            while psk_get32(base + at + PSK_FRAME_BATCH_LEFT) and at:
-                at += total
-                if frame_check(base + at, self.ring_bytes - at, True, &total) != FRAME_GOOD:
-                    break
-            else:
-                if at and base[at + PSK_FRAME_KIND] != PSK_KIND_WRAP:
-                    at += total
-            walk_start(&w, self.ring_bytes + at, 0, 0, 0, True)
+        while True:
             with nogil:
-                self.walk_frames(2 * self.ring_bytes, True, &w, &bad_at)
-            if w.count:
-                found.append((
-                    at, w.offset - self.ring_bytes, w.first_seq, w.next_seq,
-                    w.offset + PSK_FRAME_HEADER_BYTES > 2 * self.ring_bytes))
+                at = self.any_frame(at, &budget)
+                if at and at < room and is_event(base + at):
+                    at = self.past_batch(at)
+                walk_start(&w, room + at, 0, 0, 0, True)
+                bad_at = w.offset
+                if at < room:
+                    self.walk_frames(2 * room, True, &w, &bad_at)
+            if at >= room:
+                return found, wrap
             if w.last_frame:
+                found.append((
+                    at, w.offset - room, psk_get64(base + at + PSK_FRAME_SEQ), w.next_seq,
+                    w.offset + PSK_FRAME_HEADER_BYTES > 2 * room))
                 p = self.base + ring_offset(self, w.last_frame)
                 if p[PSK_FRAME_KIND] == PSK_KIND_WRAP:
-                    wrap = (
-                        w.last_frame - self.ring_bytes, psk_get64(p + PSK_FRAME_SEQ),
-                        psk_get64(p + PSK_FRAME_APPEND_NS))
-            if w.offset - self.ring_bytes > at:
-                at = w.offset - self.ring_bytes
-            else:
-                at += 8
-        return found, wrap
+                    wrap = w.last_frame - room, psk_get64(p + PSK_FRAME_SEQ), psk_get64(p + PSK_FRAME_APPEND_NS)
+                at = w.offset - room
+            else:  # a batch that is not whole, or no frame
+                at = max(bad_at - room, at + 8)
 
     def zero_from(self, uint64_t start, uint64_t stop):
         """Zero the bytes from one position to another that are not zero; whether there were any."""

@@ -1,7 +1,4 @@
-"""How long Hypothesis looks: seconds in `make test`, minutes under PENSTOCK_STORM=1.
-
-`make test` tries the same examples every time; a storm tries others, and remembers what failed.
-"""
+"""How long Hypothesis looks: seconds in `make test`, minutes under PENSTOCK_STORM=1."""
 
 from __future__ import annotations
 
@@ -19,7 +16,6 @@ settings.register_profile(
     stateful_step_count=60 if STORM else 30,
     deadline=None,
     print_blob=True,
-    derandomize=not STORM,
     database=DirectoryBasedExampleDatabase(Path(tempfile.gettempdir(), "penstock-hypothesis"))
     if STORM
     else None,

@@ -308,17 +308,16 @@ def _from_runs(
     room = header.ring_bytes
     said = slots if witness is None else [*slots, witness]
     lap = max([room, *(-(-s.head // room) * room for s in said)])
-    best: tuple[int, int, int] | None = None  # seq behind it, position of its start and of its end
+    begun: list[tuple[int, int, int]] = []  # seq behind it, its length, position of its start
     first = next((r for r in runs if r[0] == 0), None)
     for start, end, _, next_seq, to_the_end in runs:
-        found = (next_seq, lap + start, lap + end)
+        begun.append((next_seq, end - start, lap + start))
         if to_the_end and first is not None and first[2] == next_seq:
-            found = (first[3], lap + start, lap + room + first[1])
-        if best is None or found[0] >= best[0]:  # the same one, with what is before it
-            best = found
-    found_run = _run(m, header, best[1], best[2], None) if best is not None else None
-    if found_run is not None:
-        return found_run
+            begun.append((first[3], room - start + first[1], lap + start))
+    for next_seq, length, start in sorted(begun, reverse=True):
+        found = _run(m, header, start, start + length, None)
+        if found is not None and found.next_seq == next_seq:
+            return found
     walk = {
         "offset": lap,
         "next_seq": max([header.base_seq, *(s.last_seq + 1 for s in slots)]),
