@@ -137,7 +137,12 @@ class BuildCore(build_ext):
 core = Extension(
     "penstock._core",
     [str(PACKAGE / "_core.pyx")],
-    depends=[str(PACKAGE / "_native.h"), str(LAYOUT_HEADER), "setup.py"],
+    depends=[
+        str(PACKAGE / "_native.h"),
+        str(PACKAGE / "_threads.h"),
+        str(LAYOUT_HEADER),
+        "setup.py",
+    ],
     libraries=["pthread"],
     extra_compile_args=compile_args(),
     # A core to fuzz finds the sanitizers' runtime in the library that the fuzzer preloads.

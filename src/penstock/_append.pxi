@@ -199,37 +199,42 @@ cdef class LogCore(RingCore):
     cdef SegmentMap _active
     cdef psk_filler *filler
     cdef uint64_t fill_next    # think about populating again once appends pass this offset
+    cdef uint64_t look_next    # likewise about blocks, and the next segment
     cdef public uint64_t _sync_next  # ask for a sync once appends pass this seq
-    cdef char *scratch         # for long appends; one thread at a time has it
-    cdef bint scratch_taken
+    cdef psk_aide *aide        # for long appends; one thread at a time has it
+    cdef bint aide_taken
     cdef public list _recent   # maps of segments that were read lately, newest use last
     cdef public Coder _coder
     cdef public bint _plain    # values are known to be bytes that nobody encodes
 
     def __cinit__(self, *args, **kwargs):
         self.filler = NULL
-        self.scratch = NULL
+        self.aide = NULL
         self._sync_next = U64_MAX
         self._recent = []
         self._coder = Coder()
 
     def __dealloc__(self):
-        if self.filler != NULL and self.fork_generation == psk_fork_generation:
-            with nogil:
+        if self.fork_generation != psk_fork_generation:
+            return  # the threads stayed with the parent
+        with nogil:
+            if self.filler != NULL:
                 psk_filler_stop(self.filler)
                 psk_filler_free(self.filler)
-        PyMem_Free(self.scratch)
+            if self.aide != NULL:
+                psk_aide_stop(self.aide)
+                psk_aide_free(self.aide)
 
-    cdef char *take_scratch(self, uint64_t nbytes) except? NULL:
-        """Room to put a long append together; NULL if it is short, or another thread has it."""
-        if nbytes < PSK_WRITE_BYTES_MIN or self.scratch_taken:
+    cdef psk_aide *take_aide(self, uint64_t nbytes) except? NULL:
+        """Room and help for a long append; NULL if it is short, or another thread makes one."""
+        if nbytes < PSK_WRITE_BYTES_MIN or self.aide_taken:
             return NULL
-        if self.scratch == NULL:
-            self.scratch = <char *>PyMem_Malloc(PSK_WRITE_SCRATCH_BYTES)
-            if self.scratch == NULL:
+        if self.aide == NULL:
+            self.aide = psk_aide_new()
+            if self.aide == NULL:
                 raise MemoryError
-        self.scratch_taken = True
-        return self.scratch
+        self.aide_taken = True
+        return self.aide
 
     @property
     def _active_map(self):
@@ -244,10 +249,12 @@ cdef class LogCore(RingCore):
 
     cdef void exchange_active(self, SegmentMap m) noexcept:
         """Under one hold of the GIL: what is asked for, and not forgotten, is of one map always."""
-        if self.filler != NULL and self.fork_generation != psk_fork_generation:
-            self.filler = NULL  # its thread stayed with the parent
+        if self.fork_generation != psk_fork_generation:  # the threads stayed with the parent
+            self.filler = NULL
+            self.aide = NULL
+            self.aide_taken = False
         self._active = m
-        self.fill_next = 0
+        self.fill_next = self.look_next = 0
         if self.filler != NULL:
             psk_filler_forget(self.filler)
 
@@ -261,12 +268,17 @@ cdef class LogCore(RingCore):
             before.let_go(before.data_offset, before.mapped)
         return 0
 
-    def _stop_filler(self):
-        """End the thread, for good; others may still have the rest of it in hand."""
+    def _stop_threads(self):
+        """End its threads, for good; others may still have the rest of them in hand."""
         cdef psk_filler *filler = self.filler
-        if filler != NULL and self.fork_generation == psk_fork_generation:
-            with nogil:
+        cdef psk_aide *aide = self.aide
+        if self.fork_generation != psk_fork_generation:
+            return
+        with nogil:
+            if filler != NULL:
                 psk_filler_stop(filler)
+            if aide != NULL:
+                psk_aide_stop(aide)
 
     cdef uint64_t warm_end(self, SegmentMap m) noexcept:
         """Offset up to which this process has the pages of ``m`` populated."""
@@ -276,38 +288,49 @@ cdef class LogCore(RingCore):
         ready = psk_filler_ready(self.filler)
         return <uint64_t>(ready - m.base) if m.base <= ready <= m.base + m.mapped else 0
 
+    cdef bint wants_keeper(self, SegmentMap m, uint64_t at, uint64_t allocated) noexcept:
+        """Whether the keeper has something to do: more blocks, or the next segment. And when to look again."""
+        cdef uint64_t nearly_full = m.frames_end // 5 * 4
+        if at >= nearly_full:
+            self.look_next = at + max(<uint64_t>PSK_POPULATE_CHUNK_BYTES, (m.frames_end - at) // 2)
+            return True
+        self.look_next = min(at + PSK_POPULATE_CHUNK_BYTES, nearly_full)
+        return allocated < min(at + PSK_ALLOCATE_AHEAD_BYTES, m.frames_end)
+
     cdef int fill(self, Control control, SegmentMap m, uint64_t at, uint64_t nbytes) except -1:
-        """Have the pages ahead of ``at`` populated, and more of them allocated if they run short."""
+        """Have the pages ahead of ``at`` populated, and more of them allocated if they run short.
+
+        A long append has no use for populated pages; whatever short one comes next asks for them.
+        To wake a thread costs as much as many events, so that is done only if it has something to do.
+        """
         cdef uint64_t allocated = psk_load64(control.words + PSK_C_ALLOC_END)
         cdef uint64_t start = at & ~<uint64_t>(PSK_PAGE - 1)  # a whole page, as madvise wants
         cdef uint64_t stop = start + PSK_POPULATE_AHEAD_BYTES
-        cdef uint64_t nearly_full = m.frames_end // 5 * 4
         if m is not self._active:
             return 0
         if m.ring_bytes:
-            nearly_full = U64_MAX
             allocated = min(allocated, <uint64_t>m.mapped)
+            self.look_next = U64_MAX
         elif psk_load64(control.words + PSK_C_HEAD) >> 32 != m.number:
             return 0
-        if m.ring_bytes == 0 and (
-            allocated < min(at + PSK_ALLOCATE_AHEAD_BYTES, m.frames_end) or at >= nearly_full
-        ):
-            self._look_ahead()
+        elif at >= self.look_next:
+            if self.wants_keeper(m, at, allocated):
+                self._look_ahead()
             if m is not self._active:
                 return 0  # another thread has rolled meanwhile, or closed the log
+        if nbytes >= PSK_WRITE_BYTES_MIN:
+            self.fill_next = at
+            return 0
         if stop > allocated:
             stop = allocated & ~<uint64_t>(PSK_PAGE - 1)
-        self.fill_next = at + PSK_POPULATE_CHUNK_BYTES
-        if at < nearly_full < self.fill_next:
-            self.fill_next = nearly_full
+        self.fill_next = min(at + PSK_POPULATE_CHUNK_BYTES, self.look_next)
         if stop <= start:
             return 0
         if self.filler == NULL:
             self.filler = psk_filler_start()
             if self.filler == NULL:
                 return 0
-        psk_filler_ask(
-            self.filler, m.base, m.base + start, m.base + stop, nbytes >= PSK_WRITE_BYTES_MIN)
+        psk_filler_ask(self.filler, m.base, m.base + start, m.base + stop)
         return 0
 
     cdef uint64_t append_parts(
@@ -321,7 +344,7 @@ cdef class LogCore(RingCore):
         cdef Control control
         cdef SegmentMap m
         cdef uint64_t seq = 0, end = 0, warm_end
-        cdef char *scratch
+        cdef psk_aide *aide
         cdef int64_t deadline = -1 if timeout is None else deadline_after(timeout)
         cdef uint32_t seen = 0
         cdef int rc
@@ -345,21 +368,21 @@ cdef class LogCore(RingCore):
                     control.words, m, control.fd, terms, parts, spans, count, nbytes, NULL, 0, &seq, &end)
                 control.unlock()
             else:
-                scratch = self.take_scratch(nbytes)
+                aide = self.take_aide(nbytes)
                 warm_end = self.warm_end(m)
-                if scratch != NULL and self.filler != NULL:
+                if aide != NULL and self.filler != NULL:
                     psk_filler_hold(self.filler)
                 control.pin()
                 with nogil:
                     rc = control.lock_wait(deadline)
                     if rc == OK:
                         rc = publish(
-                            control.words, m, control.fd, terms, parts, spans, count, nbytes, scratch,
+                            control.words, m, control.fd, terms, parts, spans, count, nbytes, aide,
                             warm_end, &seq, &end)
                         control.unlock()
                 control.unpin()
-                if scratch != NULL:
-                    self.scratch_taken = False
+                if aide != NULL:
+                    self.aide_taken = False
             if rc == OK:
                 break
             if rc == INTERRUPTED:

@@ -101,7 +101,7 @@ cdef extern from "_native.h" nogil:
         PSK_HOLDS_MAX, PSK_HOLD_BYTES, PSK_WHEN_FULL_DROP, PSK_WHEN_FULL_BLOCK, PSK_WHEN_FULL_ERROR
         PSK_RING_SHARE, PSK_RING_SLOT_BYTES, PSK_RING_CONTROL_OFFSET, PSK_RING_WINDOW_BYTES, PSK_RING_SCAN_BYTES
         PSK_ALLOCATE_AHEAD_BYTES, PSK_POPULATE_AHEAD_BYTES, PSK_POPULATE_CHUNK_BYTES, PSK_GIL_COPY_BYTES_MAX
-        PSK_WRITE_BYTES_MIN, PSK_WRITE_RUN_BYTES, PSK_WRITE_SCRATCH_BYTES, PSK_SUM_LATER_BYTES_MAX
+        PSK_WRITE_BYTES_MIN, PSK_WRITE_RUN_BYTES, PSK_WRITE_SCRATCH_BYTES, PSK_WRITE_TOGETHER_BYTES, PSK_SUM_LATER_BYTES_MAX
         PSK_LOCK_SPINS, PSK_LOCK_SLICE_NS, PSK_WAIT_SLICE_NS, PSK_SCAN_WINDOW_BYTES
     const uint32_t PSK_LOCK_WAITERS
     const char *PSK_CODEC_NAME
@@ -143,16 +143,6 @@ cdef extern from "_native.h" nogil:
     uint32_t psk_fork_generation
     bint psk_fd_register(int fd)
     void psk_fd_close(int fd)
-    ctypedef struct psk_filler:
-        pass
-    psk_filler *psk_filler_start()
-    void psk_filler_ask(psk_filler *f, char *map, char *start, char *end, bint lazily)
-    void psk_filler_hold(psk_filler *f)
-    char *psk_filler_ready(psk_filler *f)
-    void psk_filler_forget(psk_filler *f)
-    void psk_filler_idle(psk_filler *f)
-    void psk_filler_stop(psk_filler *f)
-    void psk_filler_free(psk_filler *f)
     int psk_fail_armed, psk_fail_left, psk_fail_signal
     void psk_fail(int number)
     int64_t psk_read_all(int fd, uint64_t offset, void *to, size_t n)
@@ -170,6 +160,25 @@ cdef extern from "_native.h" nogil:
     int psk_fallocate(int fd, int mode, int64_t offset, int64_t nbytes)
     uint64_t psk_fs_magic(int fd)
     void psk_setup()
+
+cdef extern from "_threads.h" nogil:
+    ctypedef struct psk_filler:
+        pass
+    psk_filler *psk_filler_start()
+    void psk_filler_ask(psk_filler *f, char *map, char *start, char *end)
+    void psk_filler_hold(psk_filler *f)
+    char *psk_filler_ready(psk_filler *f)
+    void psk_filler_forget(psk_filler *f)
+    void psk_filler_idle(psk_filler *f)
+    void psk_filler_stop(psk_filler *f)
+    void psk_filler_free(psk_filler *f)
+    ctypedef struct psk_aide:
+        char *scratch
+        char *rest
+    psk_aide *psk_aide_new()
+    void psk_aide_share(psk_aide *a, void (*work)(void *job, char *scratch) noexcept nogil, void *job)
+    void psk_aide_stop(psk_aide *a)
+    void psk_aide_free(psk_aide *a)
 
 psk_setup()
 
@@ -429,6 +438,8 @@ include "_ring_walk.pxi"
 include "_ring_window.pxi"
 include "_arrow.pxi"
 include "_intake.pxi"
+include "_sink.pxi"
+include "_values.pxi"
 include "_publish.pxi"
 include "_handle.pxi"
 include "_ring_log.pxi"

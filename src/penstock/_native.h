@@ -1,5 +1,5 @@
 /* What Cython cannot say: atomics, CRC32C, futex, locks of open file descriptions, the fork
- * registry, the thread that populates pages, and fail-points. No policy, and no Python object. */
+ * registry, and fail-points. No policy, and no Python object. */
 #ifndef PENSTOCK_NATIVE_H
 #define PENSTOCK_NATIVE_H
 
@@ -450,31 +450,9 @@ static inline int psk_write_all(int fd, uint64_t offset, const void *a, size_t a
     return 1;
 }
 
-/* Populating pages ahead of the writer, and letting go of those behind it. One thread for each handle that
- * appends. It goes on in small steps to the end of the newest request, so that the writer can see how far the
- * pages are `ready` and can overtake it. `idle` is waited for before the pages are unmapped. */
-
-typedef struct {
-    pthread_mutex_t mutex;
-    pthread_cond_t changed;
-    pthread_t thread;
-    char *map;        /* that all of the following point into */
-    char *next, *end; /* what is still to be populated */
-    char *ready;      /* everything from the last request's start to here is populated */
-    char *kept, *done; /* from `kept` on this process still has pages mapped; `done` are written */
-    int busy, stop;
-    int lazily; /* begin only if nothing is asked for during a short while */
-} psk_filler;
-
 static inline void psk_redirty(char *base, uint64_t start, uint64_t stop) {
     for (uint64_t at = start & ~(uint64_t)(PSK_PAGE - 1); at < stop; at += PSK_PAGE)
         __atomic_fetch_or((unsigned char *)base + at, 0, __ATOMIC_RELAXED);
-}
-
-static void psk_populate(char *start, size_t bytes) {
-    if (madvise(start, bytes, MADV_POPULATE_WRITE) == 0 || errno != EINVAL) return;
-    for (size_t i = 0; i < bytes; i += PSK_PAGE) /* kernels before 5.14: a write that changes nothing */
-        __atomic_fetch_or((unsigned char *)start + i, 0, __ATOMIC_RELAXED);
 }
 
 /* Drop this process's page table entries for pages that are written; they stay in memory, and dirty. The kernel
@@ -484,130 +462,6 @@ static void psk_let_go(char *start, size_t bytes) { madvise(start, bytes, MADV_D
 
 /* Map pages that are about to be read, in one call; where that cannot be done, they come one by one. */
 static void psk_populate_read(const char *start, size_t bytes) { madvise((void *)start, bytes, MADV_POPULATE_READ); }
-
-static void *psk_filler_run(void *arg) {
-    psk_filler *f = (psk_filler *)arg;
-    pthread_mutex_lock(&f->mutex);
-    while (!f->stop) {
-        if (f->done > f->kept) {
-            char *start = f->kept;
-            size_t bytes = (size_t)(f->done - start);
-            f->kept = f->done;
-            f->busy = 1;
-            pthread_mutex_unlock(&f->mutex);
-            psk_let_go(start, bytes);
-            pthread_mutex_lock(&f->mutex);
-            f->busy = 0;
-            pthread_cond_broadcast(&f->changed);
-            continue;
-        }
-        if (f->next >= f->end) {
-            pthread_cond_wait(&f->changed, &f->mutex);
-            continue;
-        }
-        if (f->lazily) {
-            struct timespec until;
-            clock_gettime(CLOCK_REALTIME, &until);
-            until.tv_nsec += PSK_POPULATE_LAZY_NS;
-            if (until.tv_nsec >= 1000000000) {
-                until.tv_nsec -= 1000000000;
-                until.tv_sec++;
-            }
-            if (pthread_cond_timedwait(&f->changed, &f->mutex, &until) == ETIMEDOUT) f->lazily = 0;
-            continue;
-        }
-        char *start = f->next;
-        size_t bytes = (size_t)(f->end - start);
-        if (bytes > PSK_POPULATE_STEP_BYTES) bytes = PSK_POPULATE_STEP_BYTES;
-        f->next = start + bytes;
-        f->busy = 1;
-        pthread_mutex_unlock(&f->mutex);
-        psk_populate(start, bytes);
-        pthread_mutex_lock(&f->mutex);
-        f->busy = 0;
-        if (f->ready == start) __atomic_store_n(&f->ready, start + bytes, __ATOMIC_RELEASE);
-        pthread_cond_broadcast(&f->changed);
-    }
-    pthread_mutex_unlock(&f->mutex);
-    return NULL;
-}
-
-static psk_filler *psk_filler_start(void) {
-    psk_filler *f = (psk_filler *)calloc(1, sizeof *f);
-    if (!f) return NULL;
-    pthread_mutex_init(&f->mutex, NULL);
-    pthread_cond_init(&f->changed, NULL);
-    sigset_t all, before; /* signals belong to the threads that Python knows */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&f->thread, NULL, psk_filler_run, f);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (failed) {
-        free(f);
-        return NULL;
-    }
-    return f;
-}
-
-/* Populate `map` up to `end`, beginning at `start` or where the thread has come, whichever is further. What was
- * noted of another map is forgotten: between two maps lies memory of others, which must never be let go.
- * `lazily`: the caller is in the middle of long appends, which write faster by themselves. */
-static void psk_filler_ask(psk_filler *f, char *map, char *start, char *end, int lazily) {
-    pthread_mutex_lock(&f->mutex);
-    if (f->map != map) {
-        f->map = map;
-        f->next = f->end = f->ready = f->kept = f->done = NULL;
-    }
-    f->lazily = lazily;
-    if (!f->kept || start < f->kept) f->kept = f->done = start;
-    if (start - f->kept > 2 * PSK_KEEP_MAPPED_BYTES) f->done = start - PSK_KEEP_MAPPED_BYTES;
-    if (start > f->next) {
-        f->next = start;
-        __atomic_store_n(&f->ready, start, __ATOMIC_RELEASE);
-    }
-    if (end > f->end) f->end = end;
-    pthread_cond_broadcast(&f->changed);
-    pthread_mutex_unlock(&f->mutex);
-}
-
-/* Stop where the thread has come: a long append is about to write the pages itself. */
-static void psk_filler_hold(psk_filler *f) {
-    pthread_mutex_lock(&f->mutex);
-    f->end = f->next;
-    pthread_mutex_unlock(&f->mutex);
-}
-
-static inline char *psk_filler_ready(psk_filler *f) { return __atomic_load_n(&f->ready, __ATOMIC_ACQUIRE); }
-
-/* Forget what was asked for. It takes no time, so that the caller can do it together with what else must
- * change at once; the pages may be unmapped only after `idle`. */
-static void psk_filler_forget(psk_filler *f) {
-    pthread_mutex_lock(&f->mutex);
-    f->map = f->next = f->end = f->ready = f->kept = f->done = NULL;
-    pthread_mutex_unlock(&f->mutex);
-}
-
-static void psk_filler_idle(psk_filler *f) {
-    pthread_mutex_lock(&f->mutex);
-    while (f->busy) pthread_cond_wait(&f->changed, &f->mutex);
-    pthread_mutex_unlock(&f->mutex);
-}
-
-static void psk_filler_stop(psk_filler *f) {
-    pthread_mutex_lock(&f->mutex);
-    int first = !f->stop;
-    f->stop = 1;
-    pthread_cond_broadcast(&f->changed);
-    pthread_mutex_unlock(&f->mutex);
-    if (first) pthread_join(f->thread, NULL);
-}
-
-/* Only once nobody can call any of the above. */
-static void psk_filler_free(psk_filler *f) {
-    pthread_cond_destroy(&f->changed);
-    pthread_mutex_destroy(&f->mutex);
-    free(f);
-}
 
 /* Fail-points. Crash tests arm one of them by number; passing it the n-th time sends the process a signal
  * (SIGKILL, SIGSTOP). Unarmed they cost one comparison. A signal's handler may arm the next one, hence volatile. */

@@ -190,7 +190,7 @@ class Handle(LogCore):
             if keeper is not None:
                 keeper.stop()
         self._active_map = None
-        self._stop_filler()
+        self._stop_threads()
         with self._looking if not self._inherited else threading.RLock():
             self._static = None
             self._forget()

@@ -150,18 +150,22 @@ class SegmentedLog(Log):
         if m is None or header is None or m.number != attached.get(L.C_HEAD) >> 32:
             name = self._store.file(attached.get(L.C_ACTIVE_BASE))
             m, header = segment.map_segment(name, write=True)
-            if self._closed:
-                raise self._closed_error()
-            self._header = header
-            self._active_map = m
-            if os.path.basename(name) in self._store.spurious:
-                self._store.readmit(header.base_seq)
-            self._store.keep(m)
+            self._take_active(m, header)
         return m, header
 
+    def _take_active(self, m: SegmentMap, header: Header) -> None:
+        """Go on in that segment."""
+        if self._closed:
+            raise self._closed_error()
+        self._header = header
+        self._active_map = m
+        if os.path.basename(m.path) in self._store.spurious:
+            self._store.readmit(header.base_seq)
+        self._store.keep(m)
+
     def _roll(self, attached: Control, m: SegmentMap, header: Header) -> None:
-        roll(self.path, attached.held_fd, attached, self._state(attached, m, header))
-        self._map_active(attached)
+        fresh = roll(self.path, attached.held_fd, attached, self._state(attached, m, header))
+        self._take_active(fresh.map, fresh.header)
 
     def _state(self, attached: Control, m: SegmentMap, header: Header) -> Active:
         """Under the write lock, with the log in order: the active segment and where it ends."""
@@ -366,7 +370,9 @@ class SegmentedLog(Log):
         at = attached.get(L.C_SETTINGS_POS)
         if self._settings_seen is not None and self._settings_seen[0] == at:
             return self._settings_seen[1]
-        m, header = segment.map_segment(self._store.file(attached.get(L.C_ACTIVE_BASE)))
+        m, header = self._active_map, self._header
+        if m is None or header is None or header.number != at >> 32 or m.number != header.number:
+            m, header = segment.map_segment(self._store.file(attached.get(L.C_ACTIVE_BASE)))
         frame = at & 0xFFFFFFFF if header.number == at >> 32 else 0  # 0: rolled since; see header
         data = m.frame_body(frame, L.KIND_SETTINGS) if frame else header.settings
         settings = Settings.from_json(data, m.path)

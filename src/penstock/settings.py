@@ -127,6 +127,9 @@ class Settings:
     @classmethod
     def from_json(cls, data: bytes, path: str) -> Settings:
         """Settings from a header or frame; a name that this version does not know is an error."""
+        known = _SEEN.get(data)
+        if known is not None:
+            return known
         try:
             loaded = json.loads(data)
             unknown = set(loaded) - {f.name for f in fields(cls)}
@@ -135,9 +138,17 @@ class Settings:
                     f"{path}: has a setting that this Penstock does not know: {sorted(unknown)[0]}",
                     path=path,
                 )
-            return cls().changed(**loaded)
+            settings = cls().changed(**loaded)
         except (ValueError, TypeError, RecursionError) as error:
             raise Corrupt(f"{path}: its settings cannot be read: {error}", path=path) from None
+        if len(_SEEN) < _SEEN_MAX:
+            _SEEN[data] = settings
+        return settings
+
+
+# Every roll reads the settings several times, and under the write lock; they hardly ever change.
+_SEEN: dict[bytes, Settings] = {}
+_SEEN_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)

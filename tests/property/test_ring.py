@@ -528,7 +528,7 @@ class Machine(RuleBasedStateMachine):
         written = new[at:upto]
         padding = len(written) - len(written.rstrip(b"\0"))
         torn = bytearray(written[: int((len(written) - padding) * part)])
-        settings = begin.head - stats.head
+        settings = len(new[at : at + begin.head - stats.head].rstrip(b"\0"))
         if len(torn) >= settings or not committed:
             torn[:4] = bytes(len(torn[:4]))
         target.write_bytes(old[:at] + torn + old[at + len(torn) :])

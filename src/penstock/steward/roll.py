@@ -57,8 +57,8 @@ def prepare(directory: str, control: Control, settings: Settings) -> None:
     _core.fail_point("prepare.named")
 
 
-def roll(directory: str, dir_fd: int, control: Control, active: Active) -> None:
-    """End the active segment with a roll frame and go on in a new one.
+def roll(directory: str, dir_fd: int, control: Control, active: Active) -> Active:
+    """End the active segment with a roll frame and go on in a new one, which is returned.
 
     1. The successor's header is on the device, under no name yet.
     2. Reserve the roll frame, commit it.
@@ -81,8 +81,10 @@ def roll(directory: str, dir_fd: int, control: Control, active: Active) -> None:
     m.write_frame(offset, L.KIND_ROLL, b"", header.base_seq, now, last)
     _core.fail_point("roll.committed")
     name_segment(directory, dir_fd, header, control)
-    go_on_in(control, enter_empty(directory, header))
+    fresh = enter_empty(directory, header)
+    go_on_in(control, fresh)
     _core.fail_point("roll.published")
+    return fresh
 
 
 def enter_empty(directory: str, header: segment.Header) -> Active:

@@ -1,0 +1,215 @@
+# Batches of events that differ in nothing but their values: the bulk of what is ever appended.
+#
+# What they share is done once. A plan deals them out in stretches, which are put together and
+# written by one thread, or by two at once: short frames that belong to pages which are populated go
+# there; others to scratch, and with pwritev(2) to the file.
+
+cdef enum:
+    PREFETCH = 8
+
+
+cdef struct Slots:
+    # A ring's index: a place for each seq, modulo their number.
+    char *base
+    uint64_t count, next
+
+
+cdef inline void slots_add(Slots *slots, uint64_t position) noexcept nogil:
+    psk_put64(slots.base + slots.next * PSK_RING_SLOT_BYTES, position)
+    slots.next += 1
+    if slots.next == slots.count:
+        slots.next = 0
+
+
+cdef struct Plan:
+    Sink *sink
+    psk_aide *aide        # NULL: everything through the map
+    Walk *w
+    Slots *slots
+    char *index
+    uint64_t ahead        # of a ring: what to add to an offset to have the position
+    const Parts *p        # what they share
+    const Span *spans
+    uint64_t count
+    uint64_t append_ns
+    uint64_t end          # behind the last one
+    bint lead             # a frame before them has the commit word that publishes the batch
+    # From here on set up by `sink_values`.
+    uint64_t prefix, shape, event_ns, first_seq
+    uint32_t topic
+    uint32_t lock         # over what follows, and `at`
+    uint64_t at, next     # where the next event goes, and which it is
+    uint64_t last         # where the one before it stands
+    uint64_t next_block   # of the index
+    uint64_t rest         # bytes of the frame before it that the stretch before did not write
+
+
+cdef struct Stretch:
+    uint64_t next, stop   # events
+    uint64_t at, last     # where the first of them goes, and where the one before it stands
+    uint64_t start, end   # what to write of the file; both 0: nothing, they are in the map
+
+
+cdef inline bint is_short(const Plan *plan, uint64_t i) noexcept nogil:
+    return plan.prefix + plan.spans[i].length <= PSK_SUM_LATER_BYTES_MAX
+
+
+cdef void plan_note(Plan *plan) noexcept nogil:
+    """Note in the walk and the index what events from the next one on have in common."""
+    cdef Walk *w = plan.w
+    if plan.at >= plan.next_block:
+        walk_block(w, plan.index, plan.at, plan.first_seq + plan.next, plan.append_ns)
+        plan.next_block = plan.at + PSK_INDEX_STEP
+    walk_event_time(w, plan.event_ns)
+    w.block_topics |= plan.topic
+
+
+cdef uint64_t plan_take(Plan *plan, uint64_t until) noexcept nogil:
+    """Go on behind the short frames that begin before ``until``; where the one before their last stands."""
+    cdef uint64_t at = plan.at, last = plan.last, before = plan.last, i = plan.next, length
+    while at < until and i < plan.count:
+        length = plan.prefix + plan.spans[i].length
+        if length > PSK_SUM_LATER_BYTES_MAX:
+            break
+        if at >= plan.next_block or i == 0:
+            plan.at = at
+            plan.next = i
+            plan_note(plan)
+        if plan.slots.count:
+            slots_add(plan.slots, at + plan.ahead)
+        before = last
+        last = at
+        at += align8(PSK_FRAME_HEADER_BYTES + length)
+        i += 1
+    plan.at = at
+    plan.last = last
+    plan.next = i
+    return before
+
+
+cdef inline void put_value(
+    const Plan *plan, Sink *sums, char *dst, uint64_t i, uint64_t at, uint64_t last
+) noexcept nogil:
+    """Put a short frame together; it is summed with others."""
+    cdef uint64_t length = plan.spans[i].length
+    frame_fill(
+        dst, plan.p, plan.shape, plan.spans[i].start, length, plan.prefix, plan.first_seq + i,
+        plan.append_ns, <uint32_t>(at - last), <uint32_t>(plan.count - 1 - i))
+    sink_sum_later(sums, dst, plan.prefix + length)
+    psk_fail(FP_BATCH_BODY if plan.lead or i else FP_BODY)
+    psk_put32(dst, <uint32_t>(plan.prefix + length + 1) if plan.lead or i else 0)
+
+
+cdef bint plan_deal(Plan *plan, char *scratch, Stretch *s) noexcept nogil:
+    """Deal out short frames up to a place where large folios end; False if the next one is none.
+
+    The frame that goes over that place is put together at once, by one: what it is made of may
+    change meanwhile. Its other part is left to whoever comes next.
+    """
+    cdef uint64_t before
+    cdef Sink sums
+    cdef bint some = False
+    while not psk_cas32(&plan.lock, 0, 1):
+        psk_pause()
+    if plan.rest or (plan.next < plan.count and is_short(plan, plan.next)):
+        some = True
+        s.next = plan.next
+        s.at = plan.at
+        s.last = plan.last
+        s.start = plan.at - plan.rest
+        memcpy(scratch, plan.aide.rest, plan.rest)
+        plan.rest = 0
+        s.end = (s.start // PSK_WRITE_RUN_BYTES + 1) * PSK_WRITE_RUN_BYTES
+        before = plan_take(plan, s.end)
+        s.stop = plan.next
+        if plan.at < s.end:
+            s.end = plan.at
+        elif plan.at > s.end:
+            s.stop -= 1
+            sums.unsummed_count = 0
+            put_value(plan, &sums, scratch + (plan.last - s.start), s.stop, plan.last, before)
+            sink_sum(&sums)
+            plan.rest = plan.at - s.end
+            memcpy(plan.aide.rest, scratch + (s.end - s.start), plan.rest)
+    psk_store32(&plan.lock, 0)
+    return some
+
+
+cdef void put_stretch(const Plan *plan, const Stretch *s, char *dst) noexcept nogil:
+    """Put the frames of a stretch together, the first of them at ``dst``."""
+    cdef uint64_t i, at = s.at, last = s.last
+    cdef Sink sums
+    sums.unsummed_count = 0
+    for i in range(s.next, s.stop):
+        if i + PREFETCH < plan.count:  # values lie wherever their objects do
+            psk_prefetch(plan.spans[i + PREFETCH].start)
+            psk_prefetch(plan.spans[i + PREFETCH].start + 64)
+        put_value(plan, &sums, dst + (at - s.at), i, at, last)
+        last = at
+        at += align8(PSK_FRAME_HEADER_BYTES + plan.prefix + plan.spans[i].length)
+    sink_sum(&sums)
+
+
+cdef void plan_work(void *job, char *scratch) noexcept nogil:
+    """Put together and write what the plan deals out, until that is all."""
+    cdef Plan *plan = <Plan *>job
+    cdef Stretch s
+    while plan_deal(plan, scratch, &s):
+        put_stretch(plan, &s, scratch + (s.at - s.start))
+        file_write(plan.sink.fd, plan.sink.base, s.start, scratch, s.end - s.start)
+
+
+cdef void plan_fill(Plan *plan, uint64_t until) noexcept nogil:
+    """Put short frames into the map, those that begin before ``until``."""
+    cdef Stretch s
+    s.next = plan.next
+    s.at = plan.at
+    s.last = plan.last
+    plan_take(plan, until)
+    s.stop = plan.next
+    put_stretch(plan, &s, plan.sink.base + s.at)
+
+
+cdef void sink_long(Sink *sink, Plan *plan) noexcept nogil:
+    """Take the next event, a long one."""
+    cdef uint64_t i = plan.next, at = plan.at
+    cdef const Span *span = plan.spans + i
+    cdef uint64_t total = align8(PSK_FRAME_HEADER_BYTES + plan.prefix + span.length)
+    if at >= plan.next_block or i == 0:
+        plan_note(plan)
+    if plan.slots.count:
+        slots_add(plan.slots, at + plan.ahead)
+    sink_add(
+        sink, at, plan.p, span.start, span.length, plan.prefix, total, plan.lead or i > 0,
+        plan.first_seq + i, plan.append_ns, <uint32_t>(at - plan.last), <uint32_t>(plan.count - 1 - i))
+    plan.last = at
+    plan.at = at + total
+    plan.next = i + 1
+
+
+cdef void sink_values(Plan *plan) noexcept nogil:
+    """Take all events of a plan."""
+    cdef Walk *w = plan.w
+    cdef Sink *sink = plan.sink
+    cdef uint64_t warm = sink.warm_end if plan.aide != NULL else U64_MAX
+    plan.prefix = parts_prefix(plan.p)
+    plan.shape = parts_shape(plan.p)
+    plan.event_ns = plan.p.event_ns if plan.p.flags & PSK_FLAG_EVENT_TIME else plan.append_ns
+    plan.topic = topic_bit(plan.p.topic, plan.p.topic_len)
+    plan.first_seq = w.next_seq
+    plan.next_block = w.block_offset + PSK_INDEX_STEP
+    plan.last = w.last_frame - plan.ahead if w.last_frame else plan.at  # so that `back` is 0
+    plan.lock = plan.next = plan.rest = 0
+    while plan.next < plan.count:
+        if not is_short(plan, plan.next):
+            sink_long(sink, plan)
+            continue
+        sink_flush(sink)  # what it still has to write comes before, and it shares the scratch
+        if plan.at < warm:
+            plan_fill(plan, warm)
+        elif plan.end - plan.at >= PSK_WRITE_TOGETHER_BYTES:
+            psk_aide_share(plan.aide, plan_work, plan)
+        else:
+            plan_work(plan, sink.scratch)
+    w.next_seq = plan.first_seq + plan.count
+    w.last_frame = plan.last + plan.ahead
