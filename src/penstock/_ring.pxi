@@ -85,14 +85,15 @@ cdef Copies copy_due(const char *words, SegmentMap m, const Place *place) noexce
 
     A copy that is being written overwrites what is there, and whoever writes it may die. So the one
     before it has to be out of the way of the next one, wherever that goes: no append ends farther
-    than RING_STATE_REACH from it. Right behind a copy the way is only too far if a lap ends between.
+    than RING_STATE_REACH from it. Right behind a copy, which is one frame, or one of settings and
+    one of producers, the way is only too far if a lap ends between.
     """
     cdef uint64_t state = psk_get64(words + PSK_C_STATE_POS), last = psk_get64(words + PSK_C_LAST_FRAME)
     cdef uint64_t settings = psk_get64(words + PSK_C_SETTINGS_POS)
     cdef uint64_t producers = psk_get64(words + PSK_C_PRODUCER_POS)
     if state == 0 or place.end - state <= m.ring_bytes // 16 * PSK_RING_STATE_REACH:
         return NO_COPY
-    if (state != settings and state != producers) or (last != settings and last != producers):
+    if last != state and (state != settings or last != producers):
         return COPY_HERE
     return COPY_ANEW if place.wraps else NO_COPY
 

@@ -595,6 +595,21 @@ def test_producers_of_a_lap_without_events_that_are_left() -> None:
         machine.teardown()
 
 
+def test_producers_when_settings_change_far_behind_them() -> None:
+    """A settings frame is no copy of the producers, though it may be the last frame of all."""
+    machine = Machine()
+    try:
+        machine.begin(size=32768, index=None, given=[])
+        machine.produce(count=1, row=Row(b"", None, "", (), None), second=False, who="p")
+        machine.end_lap(short=0, slack=0)
+        machine.configure(second=False, when_full="drop")
+        machine.overwrite(laps=2, size=0)
+        machine.repeat(second=False)
+        machine.crash(control="of this boot")
+    finally:
+        machine.teardown()
+
+
 def test_settings_that_begin_a_lap() -> None:
     """Settings are known also if theirs is the only frame of the newest lap."""
     machine = Machine()
