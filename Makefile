@@ -12,7 +12,7 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PIP_USER PIP_TARGET PIP_PREFIX
 
 PYTHON_IN_VENV := .venv/bin/python
-JOBS ?= $(shell nproc)
+JOBS ?= $(shell echo $$(( $$(nproc) + 1 )))
 PYTEST := $(PYTHON_IN_VENV) -m pytest -n $(JOBS) --dist worksteal
 
 FUZZ_SECONDS ?= 60

@@ -582,6 +582,29 @@ def test_a_checkpoint_whose_frame_a_lap_left_behind() -> None:
         machine.teardown()
 
 
+def test_a_checkpoint_whose_frame_two_laps_left_behind() -> None:
+    """... and if that wrap frame is overwritten, the start of the newest lap tells."""
+    machine = Machine()
+    try:
+        machine.begin(size=32768, index=None, given=[])
+
+        def append(total: int) -> None:
+            machine.append(Row(b"a" * (total - 40), None, "", (), None), False)
+
+        machine.end_lap(short=0, slack=48)
+        append(48)
+        machine.sync(wait=True)
+        append(machine.most)
+        append(1000)
+        append(machine.most)  # there is no room for it in this lap
+        append(2000)
+        assert machine.ring().head % machine.room > machine.most + 1040
+        machine.crash(control="none")
+        machine.crash(control="of another file")
+    finally:
+        machine.teardown()
+
+
 def test_producers_of_a_lap_without_events_that_are_left() -> None:
     """A producer's last append is known also if only control frames are left of its lap."""
     machine = Machine()

@@ -145,7 +145,14 @@ def find(m: RingMap, header: Header, hint: Words | None, foreign: Words | None) 
         return _at(m, header, slots[0])
     witness = _as_slot(foreign or hint, header)
     runs, wrap = m.runs()
-    found = _from_anchors(m, header, slots, witness, wrap)
+    first = next((r for r in runs if r[0] == 0), None)
+
+    def leads(slot: Slot) -> bool:
+        return _is_intact(m, slot) and not _is_left_over(m, slot, wrap, first)
+
+    anchors = [slot for slot in slots if leads(slot)]
+    hinted = witness if witness is not None and leads(witness) else None
+    found = _from_anchors(m, header, anchors, hinted)
     return found or _from_runs(m, header, slots, witness, runs)
 
 
@@ -243,13 +250,24 @@ def _is_credible(m: RingMap, slot: Slot) -> bool:
     return _is_intact(m, slot)
 
 
-def _is_left_over(slot: Slot, header: Header, wrap: Wrap | None) -> bool:
-    """Whether that frame is only there because a later lap ended before it."""
-    if wrap is None:
+def _is_left_over(m: RingMap, slot: Slot, wrap: Wrap | None, first: Run | None) -> bool:
+    """Whether the last frame of ``slot`` is only there because later laps ended before it.
+
+    The wrap frame of such a lap tells; or, if that is overwritten, the frame that begins the
+    newest lap, if more lies between the two than the end of one lap.
+    """
+    room = m.ring_bytes
+    if wrap is not None:
+        at, seq, append_ns = wrap
+        if (seq, append_ns) > (slot.last_seq + 1, slot.last_append_ns) and (
+            slot.last_frame % room > at
+        ):
+            return True
+    if first is None:
         return False
-    at, seq, append_ns = wrap
-    later = (seq, append_ns) > (slot.last_seq + 1, slot.last_append_ns)
-    return later and slot.last_frame % header.ring_bytes > at
+    end = (slot.last_frame // room + 1) * room
+    walk, _, _ = m.walk_ring(end, resume={"offset": slot.last_frame, "next_seq": 0})
+    return bool(_past_slack(walk["offset"], room) >= end and first[2] > walk["next_seq"])
 
 
 def _is_whole(m: RingMap, slot: Slot) -> bool:
@@ -259,21 +277,16 @@ def _is_whole(m: RingMap, slot: Slot) -> bool:
 
 
 def _from_anchors(
-    m: RingMap, header: Header, slots: list[Slot], witness: Slot | None, wrap: Wrap | None
+    m: RingMap, header: Header, slots: list[Slot], witness: Slot | None
 ) -> Ends | None:
-    """The ends by walking from an anchor; None if none of them is intact."""
-
-    def is_there(slot: Slot) -> bool:
-        return _is_intact(m, slot) and not _is_left_over(slot, header, wrap)
-
-    left = [s for s in slots if is_there(s)]
-    if witness is not None and is_there(witness):
-        behind = all(s.last_frame < witness.tail for s in left)
-        if not left or (behind and _is_whole(m, witness)):
+    """The ends by walking from an anchor; None if there is none."""
+    if witness is not None:
+        behind = all(s.last_frame < witness.tail for s in slots)
+        if not slots or (behind and _is_whole(m, witness)):
             return _around(m, header, witness, None)
-    if not left:
+    if not slots:
         return None
-    anchor = left[-1] if left[-1].last_frame >= left[0].tail else left[0]
+    anchor = slots[-1] if slots[-1].last_frame >= slots[0].tail else slots[0]
     return _around(m, header, anchor, anchor)
 
 
