@@ -296,7 +296,7 @@ def test_power_loss(crew: Crew, tmp_path: Path, name: str) -> None:
     """Whatever pages a loss of power leaves, durable events are there, and batches whole."""
     history, ledger = record(crew, tmp_path, SCRIPTS[name])
     trial = Trial(tmp_path, seed=len(name))
-    few = 160 if "dead" in name else 60
+    few = 100 if "dead" in name else 40
     trial.power_fails(history, ledger, Budget(2000, 512, 12, 4) if STORM else Budget(few, 48, 2, 2))
     assert trial.losses
 

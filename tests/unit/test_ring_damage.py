@@ -81,7 +81,7 @@ def test_flips_in_frames(tmp_path: Path, where: str) -> None:
     for i, frame in enumerate(whole.frames):
         ends = i < 2 or i > len(whole.frames) - 3
         last = min(frame.end, frame.offset + 64)
-        changes += flips(frame.offset + (0 if ends else i % 9), last, 1 if ends else 9)
+        changes += flips(frame.offset + (0 if ends else i % 17), last, 2 if ends else 17)
     attack(FLIPS, path, where, *changes)
 
 
@@ -98,13 +98,13 @@ def test_flips_elsewhere(tmp_path: Path, where: str) -> None:
     between = {at for f in whole.frames for at in range(f.end, f.padded)}
     between |= set(range(whole.data_offset, len(data), 61))
     between -= {at for f in whole.frames for at in range(f.offset, f.end)}
-    changes = flips(0, L.HEADER_SETTINGS + 40, 3) + flips(L.HEADER_CRC, L.PAGE, 1)
+    changes = flips(0, L.HEADER_SETTINGS + 40, 5) + flips(L.HEADER_CRC, L.PAGE, 1)
     for slot in (L.SLOT_A_OFFSET, L.SLOT_B_OFFSET):
-        changes += flips(slot, slot + L.SLOT_PRODUCER_OFFSET + 8, 2)
+        changes += flips(slot, slot + L.SLOT_PRODUCER_OFFSET + 8, 3)
         changes += flips(slot + L.SLOT_CRC, slot + L.SLOT_BYTES, 1)
-    changes += flips(L.RING_CONTROL_OFFSET, L.RING_CONTROL_OFFSET + L.C_ROOM_WAITING + 4, 2)
+    changes += flips(L.RING_CONTROL_OFFSET, L.RING_CONTROL_OFFSET + L.C_ROOM_WAITING + 4, 5)
     changes += flips(L.RING_INDEX_OFFSET, L.RING_INDEX_OFFSET + 800, 7)
-    changes += [f"{at}:{at % 8}" for at in sorted(between)[:: 1 if STORM else 4]]
+    changes += [f"{at}:{at % 8}" for at in sorted(between)[:: 1 if STORM else 9]]
     attack(FLIPS, path, where, *changes)
 
 
