@@ -12,7 +12,7 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PIP_USER PIP_TARGET PIP_PREFIX
 
 PYTHON_IN_VENV := .venv/bin/python
-JOBS ?= $(shell echo $$(( $$(nproc) + 1 )))
+JOBS ?= $(shell echo $$(( $$(nproc) + 1 )))  # half of the time a test waits for another process
 PYTEST := $(PYTHON_IN_VENV) -m pytest -n $(JOBS) --dist worksteal
 
 FUZZ_SECONDS ?= 60

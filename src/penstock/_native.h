@@ -470,7 +470,7 @@ static volatile int psk_fail_armed; /* 0 = none */
 static volatile int psk_fail_left, psk_fail_signal;
 
 static void psk_fail_hit(void) {
-    if (--psk_fail_left > 0) return;
+    if (__atomic_sub_fetch(&psk_fail_left, 1, __ATOMIC_SEQ_CST) != 0) return; /* two threads may pass it at once */
     psk_fail_armed = 0;
     kill(getpid(), psk_fail_signal);
 }

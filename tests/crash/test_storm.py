@@ -16,7 +16,7 @@ from tests.support.workers import Crew
 pytestmark = [pytest.mark.crash, pytest.mark.process, pytest.mark.slow]
 
 KILLS = 400 if STORM else 60  # per storm
-SEEDS = range(12) if STORM else range(5)
+SEEDS = range(12) if STORM else range(4)
 SEGMENT = 1 << 20
 
 

@@ -138,16 +138,21 @@ def test_fork_under_them(scene: Scene) -> None:
     in_worker(scene, fork_under)
 
 
-@pytest.mark.parametrize("point", ["publish.batch_body", "publish.written"])
-@pytest.mark.parametrize("part", [0.4, 0.7, 0.99])
-def test_death_amid_one(any_scene: Scene, point: str, part: float) -> None:
+PLAIN = [100, 61, 200, 90] * 2500  # each has room for its mark, so that all are values and no more
+
+
+@pytest.mark.parametrize("sizes", [SIZES, PLAIN], ids=["any", "plain"])
+@pytest.mark.parametrize(
+    ("point", "times"),
+    [("publish.batch_body", 4000), ("publish.batch_body", 9900), ("publish.written", 1)],
+)
+def test_death_amid_one(any_scene: Scene, point: str, times: int, sizes: list[int]) -> None:
     """If a process dies while parts of its batch are being written, none of it is there."""
     any_scene.seed(4 << 20)
-    times = int(part * len(SIZES)) if point == "publish.batch_body" else 1
     victim = any_scene.start(
-        "write", "victim", operations=[SIZES, SIZES], fail=[point, times, signal.SIGKILL]
+        "write", "victim", operations=[sizes, sizes], fail=[point, times, signal.SIGKILL]
     )
-    other = any_scene.start("write", "other", operations=[[10], SIZES, [20]])
+    other = any_scene.start("write", "other", operations=[[10], sizes, [20]])
     victim.died()
     other.done()
     any_scene.check_goes_on()
@@ -166,3 +171,16 @@ def test_the_way_that_they_take(tmp_path: Path) -> None:
         assert [event.value for event in log] == [b"before", *values * 6]
     report = penstock.verify(tmp_path / "log")
     assert report.ok and not report.problems, report
+
+
+def test_runs_end_anywhere(tmp_path: Path) -> None:
+    """Frames that end just where a run does, or go over it by any part of themselves, are whole."""
+    for size in (24, 25, 32, 88, 4056, 8000):
+        values = [n.to_bytes(8, "little") * (size // 8) for n in range((2 << 20) // (size + 40))]
+        path = tmp_path / f"log{size}"
+        with penstock.open(path) as log:
+            log.extend(values)
+            log.extend(values, topic="t", time=1)
+            assert [event.value for event in log] == values * 2
+        report = penstock.verify(path)
+        assert report.ok and not report.problems, report

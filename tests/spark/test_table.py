@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -254,6 +255,7 @@ def test_writers_go_on_meanwhile(spark: SparkSession, tmp_path: Path) -> None:
         while not done.is_set():
             log.append(b"%d" % n, topic="x" * (n % 50))
             n += 1
+            time.sleep(0.0002)  # it is to roll now and then, not to make as many rows as it can
 
     writer = threading.Thread(target=write)
     writer.start()
