@@ -41,9 +41,20 @@ def work(log: penstock.Log, mine: Acks, attempt: Attempts) -> None:
     # Another process may go over what is being read.
     attempt("read", lambda: sum(1 for _ in log.read(on_gap="skip")))
     attempt("read back", lambda: sum(1 for _ in log.read(reverse=True, on_gap="skip")))
-    attempt("get", lambda: log[log.last_seq])
+    attempt("get", lambda: newest(log))
     attempt("stats", log.stats)
     attempt("verify", log.verify)
+
+
+def newest(log: penstock.Log) -> penstock.Event:
+    """The newest event, unless others go over it before it is read: then a newer one."""
+    while True:
+        seq = log.last_seq
+        try:
+            return log[seq]
+        except penstock.NotFound:
+            if log.first_seq <= seq:
+                raise
 
 
 def work_well(log: penstock.Log, mine: Acks, *, poisoned: bool) -> None:
