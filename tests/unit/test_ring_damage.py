@@ -112,3 +112,21 @@ def test_flips_elsewhere(tmp_path: Path, where: str) -> None:
 def test_lies(tmp_path: Path, seed: int) -> None:
     """Whatever a ring says of itself, with right checksums, using it ends soon and in order."""
     attack(LIES, tmp_path, str(seed), str(250 if STORM else 60))
+
+
+def test_repair_behind_a_control_frame(tmp_path: Path) -> None:
+    """The event right behind the settings that begin a ring may be the one that is lost."""
+    path, mended = tmp_path / "a.ring", tmp_path / "mended.ring"
+    with penstock.create(path, ring="32KiB") as log:
+        log.configure(file_mode=0o640)
+        for value in (b"first", b"second", b"third"):
+            log.append(value)
+    data = bytearray(path.read_bytes())
+    data[data.index(b"first")] ^= 1
+    path.write_bytes(data)
+    assert penstock.repair(path, to=mended).lost == ((1, 1),)
+    with penstock.open(mended) as log:
+        assert [event.value for event in log] == [b"second", b"third"]
+        assert log.settings.file_mode == 0o640
+        assert log.append(b"more") == 4
+    assert penstock.verify(mended).ok

@@ -72,7 +72,9 @@ def _new_header(found: Findings) -> Header:
     header = found.header
     assert header is not None
     first = found.walk["first_seq"] if found.count else found.next_seq
-    dense = not found.count or found.next_seq - first == found.count
+    # A control frame that is left may speak of an event behind it that is not.
+    lost = any(problem.lost is not None for problem in found.problems)
+    dense = not lost and (not found.count or found.next_seq - first == found.count)
     generation = header.generation
     if found.guessed:
         generation = 0 if dense else 1
