@@ -166,6 +166,12 @@ cdef class Values:
         PyMem_Free(self.spans)
 
 
+cdef inline char *index_page(SegmentMap m, uint64_t offset) noexcept:
+    """The page of a segment's index that has the block of a frame at ``offset``."""
+    cdef uint64_t block = (max(offset, m.data_offset) - m.data_offset) // PSK_INDEX_STEP
+    return m.base + ((m.index_offset + block * PSK_INDEX_ENTRY_BYTES) & ~<uint64_t>(PSK_PAGE - 1))
+
+
 cdef object flat(object data, str what):
     """A one-dimensional memoryview of bytes over ``data``."""
     if not PyObject_CheckBuffer(data):
@@ -306,6 +312,8 @@ cdef class LogCore(RingCore):
         cdef uint64_t allocated = psk_load64(control.words + PSK_C_ALLOC_END)
         cdef uint64_t start = at & ~<uint64_t>(PSK_PAGE - 1)  # a whole page, as madvise wants
         cdef uint64_t stop = start + PSK_POPULATE_AHEAD_BYTES
+        cdef char *index = NULL
+        cdef char *index_end = NULL
         if m is not self._active:
             return 0
         if m.ring_bytes:
@@ -330,7 +338,10 @@ cdef class LogCore(RingCore):
             self.filler = psk_filler_start()
             if self.filler == NULL:
                 return 0
-        psk_filler_ask(self.filler, m.base, m.base + start, m.base + stop)
+        if not m.ring_bytes:
+            index = index_page(m, start)
+            index_end = index_page(m, stop) + PSK_PAGE
+        psk_filler_ask(self.filler, m.base, m.base + start, m.base + stop, index, index_end)
         return 0
 
     cdef uint64_t append_parts(

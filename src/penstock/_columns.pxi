@@ -60,7 +60,7 @@ cdef void rows_free(Rows *r) noexcept nogil:
 
 cdef bint grow(void **p, uint64_t before, uint64_t nbytes) noexcept nogil:
     """Have ``nbytes`` bytes of memory instead of ``before``."""
-    cdef void *to = realloc(p[0], nbytes)
+    cdef void *to = psk_regrow(p[0], nbytes)
     if to == NULL:
         return False
     p[0] = to
@@ -108,7 +108,7 @@ cdef bint text_grow(Text *t, uint64_t nbytes) noexcept nogil:
     cdef void *data
     if to < t.used + nbytes + 65536:
         to = t.used + nbytes + 65536
-    data = realloc(t.data, to)
+    data = psk_regrow(t.data, to)
     if data == NULL:
         return False
     t.data = <char *>data

@@ -20,6 +20,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.memoryview cimport PyMemoryView_FromObject
+from cpython.object cimport PyObject_GenericGetAttr
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_REFCNT, PyObject
 from cpython.unicode cimport PyUnicode_DecodeUTF8
@@ -30,6 +31,7 @@ from libc.string cimport memcmp, memcpy, memmove, memset, strcmp, strdup
 
 import datetime as _datetime
 import os as _os
+import sys as _sys
 
 from penstock.errors import (
     BadData,
@@ -153,8 +155,10 @@ cdef extern from "_native.h" nogil:
     void psk_prefetch(const void *p)
     const uint64_t PSK_WARM_BYTES
     void psk_warm(char *start, char *end)
+    void *psk_regrow(void *before, uint64_t nbytes)
     void psk_copy16(void *to, const void *from_)
     void psk_let_go(char *start, size_t nbytes)
+    void psk_touch_singly(char *start, size_t nbytes)
     void psk_populate_read(const char *start, size_t nbytes)
     void psk_redirty(char *base, uint64_t start, uint64_t stop)
     int psk_fallocate(int fd, int mode, int64_t offset, int64_t nbytes)
@@ -165,7 +169,7 @@ cdef extern from "_threads.h" nogil:
     ctypedef struct psk_filler:
         pass
     psk_filler *psk_filler_start()
-    void psk_filler_ask(psk_filler *f, char *map, char *start, char *end)
+    void psk_filler_ask(psk_filler *f, char *map, char *start, char *end, char *index, char *index_end)
     void psk_filler_hold(psk_filler *f)
     char *psk_filler_ready(psk_filler *f)
     void psk_filler_forget(psk_filler *f)

@@ -119,7 +119,8 @@ static inline void psk_sleep_ns(int64_t ns) {
  * The state `c` below is the raw register: start with ~0, end with ~. Long inputs run three
  * registers side by side over adjacent blocks of a fixed length, because one step of the hardware
  * instruction waits three cycles for the step before it; the registers are then joined by the
- * linear map "append that many zero bytes", kept as four tables per length. */
+ * linear map "append that many zero bytes", kept as four tables per length. Inside loops the state is 64 bits
+ * wide, as the instruction leaves it: to cut it to 32 at every step would lengthen the chain by one cycle. */
 
 static uint32_t psk_crc_table[8][256];
 static uint32_t psk_zeros_long[4][256];
@@ -149,13 +150,13 @@ static inline uint32_t psk_crc_zeros(uint32_t t[4][256], uint32_t c) {
 
 #if defined(PSK_X86)
 #define PSK_CRC_TARGET __attribute__((target("sse4.2")))
-#define PSK_CRC64(c, w) ((uint32_t)_mm_crc32_u64((c), (w)))
+#define PSK_CRC64(c, w) _mm_crc32_u64((c), (w))
 #define PSK_CRC32(c, w) _mm_crc32_u32((c), (w))
 #define PSK_CRC16(c, w) _mm_crc32_u16((c), (w))
 #define PSK_CRC8(c, w) _mm_crc32_u8((c), (w))
 #elif defined(PSK_ARM)
 #define PSK_CRC_TARGET __attribute__((target("+crc")))
-#define PSK_CRC64(c, w) __crc32cd((c), (w))
+#define PSK_CRC64(c, w) __crc32cd((uint32_t)(c), (w))
 #define PSK_CRC32(c, w) __crc32cw((c), (w))
 #define PSK_CRC16(c, w) __crc32ch((c), (w))
 #define PSK_CRC8(c, w) __crc32cb((c), (w))
@@ -164,14 +165,14 @@ static inline uint32_t psk_crc_zeros(uint32_t t[4][256], uint32_t c) {
 #ifdef PSK_CRC_TARGET
 PSK_CRC_TARGET static inline uint32_t psk_crc_three(uint32_t c, const unsigned char *p, size_t block,
                                                     uint32_t zeros[4][256]) {
-    uint32_t c1 = 0, c2 = 0;
+    uint64_t c0 = c, c1 = 0, c2 = 0;
     for (size_t i = 0; i < block; i += 8) {
-        c = PSK_CRC64(c, psk_get64(p + i));
+        c0 = PSK_CRC64(c0, psk_get64(p + i));
         c1 = PSK_CRC64(c1, psk_get64(p + block + i));
         c2 = PSK_CRC64(c2, psk_get64(p + 2 * block + i));
     }
-    c = psk_crc_zeros(zeros, c) ^ c1;
-    return psk_crc_zeros(zeros, c) ^ c2;
+    c = psk_crc_zeros(zeros, (uint32_t)c0) ^ (uint32_t)c1;
+    return psk_crc_zeros(zeros, c) ^ (uint32_t)c2;
 }
 
 PSK_CRC_TARGET static uint32_t psk_crc_hard(uint32_t c, const unsigned char *p, size_t n) {
@@ -185,7 +186,15 @@ PSK_CRC_TARGET static uint32_t psk_crc_hard(uint32_t c, const unsigned char *p, 
         p += 3 * PSK_CRC_SHORT_BYTES;
         n -= 3 * PSK_CRC_SHORT_BYTES;
     }
-    for (; n >= 8; p += 8, n -= 8) c = PSK_CRC64(c, psk_get64(p));
+    uint64_t wide = c;
+    for (; n >= 32; p += 32, n -= 32) {
+        wide = PSK_CRC64(wide, psk_get64(p));
+        wide = PSK_CRC64(wide, psk_get64(p + 8));
+        wide = PSK_CRC64(wide, psk_get64(p + 16));
+        wide = PSK_CRC64(wide, psk_get64(p + 24));
+    }
+    for (; n >= 8; p += 8, n -= 8) wide = PSK_CRC64(wide, psk_get64(p));
+    c = (uint32_t)wide;
     if (n & 4) { c = PSK_CRC32(c, psk_get32(p)); p += 4; }
     if (n & 2) { c = PSK_CRC16(c, psk_get16(p)); p += 2; }
     if (n & 1) c = PSK_CRC8(c, *p);
@@ -205,15 +214,16 @@ static inline uint32_t psk_crc(uint32_t c, const void *p, size_t n) {
  * chain has, up to the length that they have in common. */
 #ifdef PSK_CRC_TARGET
 PSK_CRC_TARGET static void psk_crc_four_hard(uint32_t c[4], const char *const p[4], const size_t n[4]) {
-    uint32_t a = c[0], b = c[1], d = c[2], e = c[3];
+    uint64_t wide[4] = {c[0], c[1], c[2], c[3]};
     size_t i = 0, common = n[0];
     for (int k = 1; k < 4; k++) if (n[k] < common) common = n[k];
     for (; i + 8 <= common; i += 8) {
-        a = PSK_CRC64(a, psk_get64(p[0] + i));
-        b = PSK_CRC64(b, psk_get64(p[1] + i));
-        d = PSK_CRC64(d, psk_get64(p[2] + i));
-        e = PSK_CRC64(e, psk_get64(p[3] + i));
+        wide[0] = PSK_CRC64(wide[0], psk_get64(p[0] + i));
+        wide[1] = PSK_CRC64(wide[1], psk_get64(p[1] + i));
+        wide[2] = PSK_CRC64(wide[2], psk_get64(p[2] + i));
+        wide[3] = PSK_CRC64(wide[3], psk_get64(p[3] + i));
     }
+    uint32_t a = (uint32_t)wide[0], b = (uint32_t)wide[1], d = (uint32_t)wide[2], e = (uint32_t)wide[3];
     if (n[0] == n[1] && n[0] == n[2] && n[0] == n[3]) {
         if (common & 4) {
             a = PSK_CRC32(a, psk_get32(p[0] + i));
@@ -460,6 +470,8 @@ static inline void psk_redirty(char *base, uint64_t start, uint64_t stop) {
  * runs the process for it: once per page. In a virtual machine that halves the speed of appends beside a sync. */
 static void psk_let_go(char *start, size_t bytes) { madvise(start, bytes, MADV_DONTNEED); }
 
+static void psk_touch_singly(char *start, size_t bytes) { madvise(start, bytes, MADV_RANDOM); }
+
 /* Map pages that are about to be read, in one call; where that cannot be done, they come one by one. */
 static void psk_populate_read(const char *start, size_t bytes) { madvise((void *)start, bytes, MADV_POPULATE_READ); }
 
@@ -488,6 +500,22 @@ static void psk_warm(char *start, char *end) {
     start = (char *)(((uintptr_t)start + PSK_PAGE - 1) & ~(uintptr_t)(PSK_PAGE - 1));
     end = (char *)((uintptr_t)end & ~(uintptr_t)(PSK_PAGE - 1));
     if (start < end) madvise(start, (size_t)(end - start), MADV_POPULATE_WRITE);
+}
+
+/* realloc(3), for memory that is filled from its start to its end and freed with free(3). Much of it comes in
+ * large pages, where the kernel gives them to who asks: one fault then does for 512. */
+#define PSK_HUGE_BYTES ((uint64_t)2 << 20)
+
+static void *psk_regrow(void *before, uint64_t bytes) {
+    void *to = NULL;
+    if (bytes < PSK_HUGE_BYTES) return realloc(before, bytes);
+    if (before) to = realloc(before, bytes);
+    else if (posix_memalign(&to, PSK_HUGE_BYTES, bytes) != 0) return NULL;
+    if (!to) return NULL;
+    uintptr_t start = ((uintptr_t)to + PSK_PAGE - 1) & ~(uintptr_t)(PSK_PAGE - 1);
+    uintptr_t end = ((uintptr_t)to + bytes) & ~(uintptr_t)(PSK_PAGE - 1);
+    madvise((void *)start, end - start, MADV_HUGEPAGE);
+    return to;
 }
 
 static inline void psk_copy16(void *to, const void *from) { memcpy(to, from, 16); }

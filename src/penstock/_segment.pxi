@@ -207,11 +207,13 @@ cdef inline uint64_t index_find(const char *index, uint64_t count, uint64_t seq)
 cdef inline void prefetch_frames(
     const char *base, uint64_t at, uint64_t end, uint64_t frames, uint64_t steps
 ) noexcept nogil:
-    """Ask for the headers that a walk of ``steps`` frames will need, as if all were of one size."""
+    """Ask for the headers that a walk of ``steps`` frames will need, as if all were of one size, and for the last one."""
     cdef uint64_t size, i
     if frames == 0 or steps > frames:
         return
     size = (end - at) // frames
+    for i in range(64, size if size < 256 else 256, 64):
+        psk_prefetch(base + at + steps * size + i)
     for i in range(1, steps + 1 if steps < 40 else 40):
         psk_prefetch(base + at + i * size)
 
@@ -385,6 +387,15 @@ cdef class SegmentMap:
         if start < stop <= self.mapped:
             with nogil:
                 psk_let_go(self.base + start, stop - start)
+
+    def touch_singly(self, uint64_t start, uint64_t stop):
+        """Have pages from ``start`` to ``stop`` come one by one as they are touched, without those behind them.
+
+        The kernel reads ahead where it does not find a page, and that may be megabytes. To write
+        into a fresh index would have it make pages for all frames that are still to come.
+        """
+        if start % PSK_PAGE == 0 and start < stop <= self.mapped:
+            psk_touch_singly(self.base + start, stop - start)
 
     def redirty(self, uint64_t start, uint64_t stop):
         """Mark the pages from ``start`` to ``stop`` as changed, so that the next sync writes them.

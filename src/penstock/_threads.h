@@ -25,6 +25,7 @@ typedef struct {
     char *map;        /* that all of the following point into */
     char *next, *end; /* what is still to be populated */
     char *ready;      /* everything from the last request's start to here is populated */
+    char *index, *index_end; /* likewise to be populated, and before it: few pages, in which appends note blocks */
     char *kept, *done; /* from `kept` on this process still has pages mapped; `done` are written */
     int busy, stop;
 } psk_filler;
@@ -51,14 +52,19 @@ static void *psk_filler_run(void *arg) {
             pthread_cond_broadcast(&f->changed);
             continue;
         }
-        if (f->next >= f->end) {
+        char *start = f->next;
+        size_t bytes = (size_t)(f->end - start);
+        if (f->index < f->index_end) {
+            start = f->index;
+            bytes = (size_t)(f->index_end - start);
+            f->index = f->index_end;
+        } else if (start < f->end) {
+            if (bytes > PSK_POPULATE_STEP_BYTES) bytes = PSK_POPULATE_STEP_BYTES;
+            f->next = start + bytes;
+        } else {
             pthread_cond_wait(&f->changed, &f->mutex);
             continue;
         }
-        char *start = f->next;
-        size_t bytes = (size_t)(f->end - start);
-        if (bytes > PSK_POPULATE_STEP_BYTES) bytes = PSK_POPULATE_STEP_BYTES;
-        f->next = start + bytes;
         f->busy = 1;
         pthread_mutex_unlock(&f->mutex);
         psk_populate(start, bytes);
@@ -83,16 +89,19 @@ static psk_filler *psk_filler_start(void) {
     return f;
 }
 
-/* Populate `map` up to `end`, beginning at `start` or where the thread has come, whichever is further. What was
+/* Populate `map` up to `end`, beginning at `start` or where the thread has come, whichever is further; and so for
+ * `index`, which is empty if both its ends are NULL. What was
  * noted of another map is forgotten: between two maps lies memory of others, which must never be let go. */
-static void psk_filler_ask(psk_filler *f, char *map, char *start, char *end) {
+static void psk_filler_ask(psk_filler *f, char *map, char *start, char *end, char *index, char *index_end) {
     pthread_mutex_lock(&f->mutex);
     if (f->map != map) {
         f->map = map;
-        f->next = f->end = f->ready = f->kept = f->done = NULL;
+        f->next = f->end = f->ready = f->kept = f->done = f->index = f->index_end = NULL;
     }
+    if (index > f->index) f->index = index;
+    if (index_end > f->index_end) f->index_end = index_end;
     if (!f->kept || start < f->kept) f->kept = f->done = start;
-    if (start - f->kept > 2 * PSK_KEEP_MAPPED_BYTES) f->done = start - PSK_KEEP_MAPPED_BYTES;
+    if (start - f->kept > PSK_LET_GO_BYTES) f->done = start - PSK_KEEP_MAPPED_BYTES;
     if (start > f->next) {
         f->next = start;
         __atomic_store_n(&f->ready, start, __ATOMIC_RELEASE);
@@ -115,7 +124,7 @@ static inline char *psk_filler_ready(psk_filler *f) { return __atomic_load_n(&f-
  * change at once; the pages may be unmapped only after `idle`. */
 static void psk_filler_forget(psk_filler *f) {
     pthread_mutex_lock(&f->mutex);
-    f->map = f->next = f->end = f->ready = f->kept = f->done = NULL;
+    f->map = f->next = f->end = f->ready = f->kept = f->done = f->index = f->index_end = NULL;
     pthread_mutex_unlock(&f->mutex);
 }
 
@@ -153,6 +162,7 @@ typedef struct {
     pthread_cond_t changed;
     pthread_t thread;
     uint32_t state; /* it changes under the mutex */
+    int asleep;     /* it waits for `changed`; else it will see by itself that it is called */
     psk_work work;
     void *job;
     char *scratch;  /* WRITE_SCRATCH_BYTES for the caller, as many behind them for the thread */
@@ -174,6 +184,11 @@ static psk_aide *psk_aide_new(void) {
     return a;
 }
 
+static void psk_spin_while(uint32_t *word, uint32_t value, int64_t ns) {
+    int64_t until = psk_monotonic_ns() + ns;
+    while (psk_load32(word) == value && psk_monotonic_ns() < until) psk_pause();
+}
+
 static void *psk_aide_run(void *arg) {
     psk_aide *a = (psk_aide *)arg;
     struct sched_param none = {0};
@@ -181,7 +196,9 @@ static void *psk_aide_run(void *arg) {
     pthread_mutex_lock(&a->mutex);
     while (a->state != PSK_AIDE_GONE) {
         if (a->state != PSK_AIDE_CALLED) {
+            a->asleep = 1;
             pthread_cond_wait(&a->changed, &a->mutex);
+            a->asleep = 0;
             continue;
         }
         psk_store32(&a->state, PSK_AIDE_BUSY);
@@ -190,6 +207,10 @@ static void *psk_aide_run(void *arg) {
         pthread_mutex_lock(&a->mutex);
         if (a->state == PSK_AIDE_BUSY) psk_store32(&a->state, PSK_AIDE_IDLE);
         pthread_cond_broadcast(&a->changed);
+        pthread_mutex_unlock(&a->mutex);
+        /* Long appends come one after the other, and to wake a thread takes as long as a good part of one. */
+        psk_spin_while(&a->state, PSK_AIDE_IDLE, PSK_AIDE_SPIN_NS);
+        pthread_mutex_lock(&a->mutex);
     }
     pthread_mutex_unlock(&a->mutex);
     return NULL;
@@ -209,13 +230,12 @@ static void psk_aide_share(psk_aide *a, psk_work work, void *job) {
     if (a->state == PSK_AIDE_IDLE) {
         a->work = work;
         a->job = job;
-        a->state = PSK_AIDE_CALLED;
-        pthread_cond_broadcast(&a->changed);
+        psk_store32(&a->state, PSK_AIDE_CALLED);
+        if (a->asleep) pthread_cond_broadcast(&a->changed);
     }
     pthread_mutex_unlock(&a->mutex);
     work(job, a->scratch);
-    int64_t until = psk_monotonic_ns() + PSK_WRITE_SPIN_NS;
-    while (psk_load32(&a->state) == PSK_AIDE_BUSY && psk_monotonic_ns() < until) psk_pause();
+    psk_spin_while(&a->state, PSK_AIDE_BUSY, PSK_WRITE_SPIN_NS);
     pthread_mutex_lock(&a->mutex);
     if (a->state == PSK_AIDE_CALLED) a->state = PSK_AIDE_IDLE; /* it never came */
     while (a->state == PSK_AIDE_BUSY) pthread_cond_wait(&a->changed, &a->mutex);
@@ -226,7 +246,7 @@ static void psk_aide_stop(psk_aide *a) {
     pthread_mutex_lock(&a->mutex);
     while (a->state == PSK_AIDE_BUSY) pthread_cond_wait(&a->changed, &a->mutex);
     int runs = a->state == PSK_AIDE_IDLE || a->state == PSK_AIDE_CALLED;
-    a->state = PSK_AIDE_GONE;
+    psk_store32(&a->state, PSK_AIDE_GONE);
     pthread_cond_broadcast(&a->changed);
     pthread_mutex_unlock(&a->mutex);
     if (runs) pthread_join(a->thread, NULL);

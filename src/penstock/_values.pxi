@@ -42,6 +42,7 @@ cdef struct Plan:
     uint64_t last         # where the one before it stands
     uint64_t next_block   # of the index
     uint64_t rest         # bytes of the frame before it that the stretch before did not write
+    bint dealt            # something was
 
 
 cdef struct Stretch:
@@ -67,15 +68,19 @@ cdef void plan_note(Plan *plan) noexcept nogil:
 cdef uint64_t plan_take(Plan *plan, uint64_t until) noexcept nogil:
     """Go on behind the short frames that begin before ``until``; where the one before their last stands."""
     cdef uint64_t at = plan.at, last = plan.last, before = plan.last, i = plan.next, length
-    while at < until and i < plan.count:
-        length = plan.prefix + plan.spans[i].length
+    cdef uint64_t prefix = plan.prefix, count = plan.count, next_block = plan.next_block
+    cdef const Span *spans = plan.spans
+    cdef bint slots = plan.slots.count > 0
+    while at < until and i < count:
+        length = prefix + spans[i].length
         if length > PSK_SUM_LATER_BYTES_MAX:
             break
-        if at >= plan.next_block or i == 0:
+        if at >= next_block or i == 0:
             plan.at = at
             plan.next = i
             plan_note(plan)
-        if plan.slots.count:
+            next_block = plan.next_block
+        if slots:
             slots_add(plan.slots, at + plan.ahead)
         before = last
         last = at
@@ -106,7 +111,7 @@ cdef bint plan_deal(Plan *plan, char *scratch, Stretch *s) noexcept nogil:
     The frame that goes over that place is put together at once, by one: what it is made of may
     change meanwhile. Its other part is left to whoever comes next.
     """
-    cdef uint64_t before
+    cdef uint64_t before, run
     cdef Sink sums
     cdef bint some = False
     while not psk_cas32(&plan.lock, 0, 1):
@@ -119,7 +124,10 @@ cdef bint plan_deal(Plan *plan, char *scratch, Stretch *s) noexcept nogil:
         s.start = plan.at - plan.rest
         memcpy(scratch, plan.aide.rest, plan.rest)
         plan.rest = 0
-        s.end = (s.start // PSK_WRITE_RUN_BYTES + 1) * PSK_WRITE_RUN_BYTES
+        # The first one is short: the kernel, which takes one write at a time, is to begin soon.
+        run = PSK_WRITE_RUN_BYTES if plan.dealt else PSK_WRITE_RUN_BYTES // 4
+        plan.dealt = True
+        s.end = (s.start // run + 1) * run
         before = plan_take(plan, s.end)
         s.stop = plan.next
         if plan.at < s.end:
@@ -137,17 +145,63 @@ cdef bint plan_deal(Plan *plan, char *scratch, Stretch *s) noexcept nogil:
 
 cdef void put_stretch(const Plan *plan, const Stretch *s, char *dst) noexcept nogil:
     """Put the frames of a stretch together, the first of them at ``dst``."""
-    cdef uint64_t i, at = s.at, last = s.last
+    cdef uint64_t i = s.next, at = s.at, last = s.last
     cdef Sink sums
     sums.unsummed_count = 0
-    for i in range(s.next, s.stop):
-        if i + PREFETCH < plan.count:  # values lie wherever their objects do
-            psk_prefetch(plan.spans[i + PREFETCH].start)
-            psk_prefetch(plan.spans[i + PREFETCH].start + 64)
+    while i < s.stop:
+        if i and plan.prefix == 0 and psk_fail_armed == 0 and s.stop - i >= 4:
+            sink_sum(&sums)
+            put_fours(plan, &i, s.stop, &at, &last, dst - s.at)
+            continue
         put_value(plan, &sums, dst + (at - s.at), i, at, last)
         last = at
         at += align8(PSK_FRAME_HEADER_BYTES + plan.prefix + plan.spans[i].length)
+        i += 1
     sink_sum(&sums)
+
+
+cdef void put_fours(
+    const Plan *plan, uint64_t *next, uint64_t stop, uint64_t *at, uint64_t *last, char *base
+) noexcept nogil:
+    """What `put_value` does, for frames that are but a header and a value, four by four while there are."""
+    cdef uint64_t i = next[0], here = at[0], before = last[0], length, total
+    cdef uint64_t append_ns = plan.append_ns, shape = plan.shape, seq = plan.first_seq + i
+    cdef uint64_t left = plan.count - 1 - i, ahead = plan.count - PREFETCH if plan.count > PREFETCH else 0
+    cdef const Span *spans = plan.spans
+    cdef const char *starts[4]
+    cdef size_t sizes[4]
+    cdef uint32_t crcs[4]
+    cdef char *dst
+    cdef int k
+    while i + 4 <= stop:
+        for k in range(4):
+            if i < ahead:  # values lie wherever their objects do
+                psk_prefetch(spans[i + PREFETCH].start)
+                psk_prefetch(spans[i + PREFETCH].start + 64)
+            length = spans[i].length
+            total = align8(PSK_FRAME_HEADER_BYTES + length)
+            dst = base + here
+            psk_put64(dst + total - 8, 0)  # what pads the value
+            psk_put32(dst, <uint32_t>length + 1)
+            psk_put64(dst + PSK_FRAME_SEQ, seq)
+            psk_put64(dst + PSK_FRAME_APPEND_NS, append_ns)
+            psk_put64(dst + PSK_FRAME_BACK, (left << 32) | <uint32_t>(here - before))
+            psk_put64(dst + PSK_FRAME_KEY_LEN, shape)
+            psk_copy(dst + PSK_FRAME_HEADER_BYTES, spans[i].start, length)
+            starts[k] = dst + PSK_FRAME_SEQ
+            sizes[k] = PSK_FRAME_HEADER_BYTES - PSK_FRAME_SEQ + length
+            crcs[k] = 0xFFFFFFFF
+            before = here
+            here += total
+            seq += 1
+            left -= 1
+            i += 1
+        psk_crc_four(crcs, starts, sizes)
+        for k in range(4):
+            psk_put32(<char *>starts[k] - PSK_FRAME_SEQ + PSK_FRAME_CRC, ~crcs[k])
+    next[0] = i
+    at[0] = here
+    last[0] = before
 
 
 cdef void plan_work(void *job, char *scratch) noexcept nogil:
@@ -200,6 +254,7 @@ cdef void sink_values(Plan *plan) noexcept nogil:
     plan.next_block = w.block_offset + PSK_INDEX_STEP
     plan.last = w.last_frame - plan.ahead if w.last_frame else plan.at  # so that `back` is 0
     plan.lock = plan.next = plan.rest = 0
+    plan.dealt = False
     while plan.next < plan.count:
         if not is_short(plan, plan.next):
             sink_long(sink, plan)

@@ -451,12 +451,18 @@ def put_start(fd: int, header: Header, path: str) -> None:
     files.write_at(fd, header.pack(), 0, path)
 
 
-def prepare_file(path: str, segment_bytes: int, mode: int, producers_bytes: int = 0) -> int:
+def prepare_file(
+    path: str,
+    segment_bytes: int,
+    mode: int,
+    producers_bytes: int = 0,
+    frames_bytes: int = L.ALLOCATE_STEP_MIN,
+) -> int:
     """Make a private file with blocks for the start of a segment; returns its descriptor."""
     fd = files.create_file(path, mode)
     try:
         data_offset = L.INDEX_OFFSET + index_bytes_for(segment_bytes) + pages(producers_bytes)
-        step = min(L.ALLOCATE_STEP_MIN, segment_bytes - L.PAGE - data_offset)
+        step = min(frames_bytes, segment_bytes - L.PAGE - data_offset)
         files.allocate(fd, 0, L.INDEX_OFFSET + index_bytes_for(step), path)
         files.allocate(fd, data_offset - pages(producers_bytes), data_offset + step, path)
     except BaseException:
@@ -524,6 +530,8 @@ def map_segment(path: str, *, write: bool = False) -> tuple[SegmentMap, Header]:
         m.index_crc = summary.index_crc
         m.next_seq = summary.next_seq
         m.close_fd()
+    elif write:
+        m.touch_singly(L.INDEX_OFFSET, header.data_offset)
     return m, header
 
 

@@ -45,13 +45,14 @@ def mapped_bytes(path: Path) -> int:
 @pytest.mark.parametrize("size", [100, 5000, 200_000])
 def test_what_is_written_is_let_go(tmp_path: Path, size: int) -> None:
     """A writer holds some pages behind its head, not all of them, and fewer after a sync."""
-    window = L.POPULATE_AHEAD_BYTES + 4 * L.KEEP_MAPPED_BYTES
+    ahead = L.POPULATE_AHEAD_BYTES + 2 * L.KEEP_MAPPED_BYTES
+    window = ahead + L.LET_GO_BYTES
     with penstock.open(tmp_path / "log") as log:
         for _ in range(30 * MIB // size):
             log.append(bytes(size))
         wait_for(lambda: mapped_bytes(tmp_path) < window, "the pages to be let go")
         log.sync()
-        assert mapped_bytes(tmp_path) < window - 2 * L.KEEP_MAPPED_BYTES
+        assert mapped_bytes(tmp_path) < ahead
         log.steward.roll()
         log.append(b"x")
         # Who seals the segment reads all of it, and then has no more need of it.

@@ -36,12 +36,22 @@ def allocate_to(control: Control, m: SegmentMap, header: segment.Header, end: in
 
 
 def prepare(directory: str, control: Control, settings: Settings) -> None:
-    """Make ``next.tmp`` ready, off the append path. A file that is there already is left."""
+    """Make ``next.tmp`` ready, off the append path. A file that is there already is left.
+
+    A log that fills a segment is likely to fill the next one: that has blocks enough for as long
+    as it takes until somebody allocates ahead there, too.
+    """
     if files.exists(os.path.join(directory, NEXT)):
         return
     own = os.path.join(directory, f"next.{control.token}.tmp")
+    blocks = min(L.ALLOCATE_AHEAD_BYTES, settings.segment_size // 8)
+    blocks = max(blocks // L.PAGE * L.PAGE, L.ALLOCATE_STEP_MIN)
     try:
-        files.close(segment.prepare_file(own, settings.segment_size, settings.file_mode))
+        files.close(
+            segment.prepare_file(
+                own, settings.segment_size, settings.file_mode, frames_bytes=blocks
+            )
+        )
     except AlreadyExists:
         return  # another thread of this handle is at it
     _core.fail_point("prepare.made")
