@@ -20,7 +20,7 @@ FUZZ_BYTES_MAX := 512
 
 TYPED := $(wildcard src tests benchmarks examples tools)
 CORE_SOURCES := pyproject.toml setup.py src/penstock/layout.py \
-    $(wildcard $(addprefix src/penstock/,*.pyx *.pxd *.pxi _native.h _threads.h))
+    $(wildcard $(addprefix src/penstock/,*.pyx *.pxd *.pxi _native.h _memory.h _threads.h))
 # Directories are among them because a deleted module must go from the variants as well.
 PACKAGE_SOURCES := $(shell find src ! -path '*/__pycache__*' ! -path '*.egg-info*' \
     \( -type d -o -name '*.py' -o -name '*.pyi' -o -name py.typed \))

@@ -139,6 +139,7 @@ core = Extension(
     [str(PACKAGE / "_core.pyx")],
     depends=[
         str(PACKAGE / "_native.h"),
+        str(PACKAGE / "_memory.h"),
         str(PACKAGE / "_threads.h"),
         str(LAYOUT_HEADER),
         "setup.py",

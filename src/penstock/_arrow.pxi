@@ -87,7 +87,7 @@ cdef void array_release(ArrowArray *a) noexcept nogil:
             free(a.children[i])
     free(a.children)
     for i in range(a.n_buffers):
-        free(<void *>a.buffers[i])
+        psk_column_free(<void *>a.buffers[i])
     free(a.buffers)
     a.release = NULL
 

@@ -38,17 +38,17 @@ cdef struct Rows:
 
 
 cdef void text_free(Text *t) noexcept nogil:
-    free(t.offsets)
-    free(t.valid)
-    free(t.data)
+    psk_column_free(t.offsets)
+    psk_column_free(t.valid)
+    psk_column_free(t.data)
     memset(t, 0, sizeof(Text))
 
 
 cdef void rows_free(Rows *r) noexcept nogil:
-    free(r.seq)
-    free(r.time)
-    free(r.append_time)
-    free(r.lists)
+    psk_column_free(r.seq)
+    psk_column_free(r.time)
+    psk_column_free(r.append_time)
+    psk_column_free(r.lists)
     r.seq = r.time = r.append_time = NULL
     r.lists = NULL
     text_free(&r.topic)
@@ -60,12 +60,12 @@ cdef void rows_free(Rows *r) noexcept nogil:
 
 cdef bint grow(void **p, uint64_t before, uint64_t nbytes) noexcept nogil:
     """Have ``nbytes`` bytes of memory instead of ``before``."""
-    cdef void *to = psk_regrow(p[0], nbytes)
+    cdef void *to = psk_column_resize(p[0], nbytes)
     if to == NULL:
         return False
     p[0] = to
-    if nbytes >= PSK_WARM_BYTES:
-        psk_warm(<char *>to + before, <char *>to + nbytes)
+    if nbytes >= PSK_LONG_BYTES:
+        psk_column_warm(to, before, nbytes)
     return True
 
 
@@ -102,13 +102,11 @@ cdef bint rows_grow(Rows *r, uint64_t to) noexcept nogil:
     return True
 
 
-cdef bint text_grow(Text *t, uint64_t nbytes) noexcept nogil:
-    """Have room for ``nbytes`` more, and then some."""
-    cdef uint64_t to = t.room * 2
+cdef bint text_grow(Text *t, uint64_t nbytes, uint64_t to) noexcept nogil:
+    """Have room for ``nbytes`` more, and then some; for ``to`` in all, if that is more."""
     cdef void *data
-    if to < t.used + nbytes + 65536:
-        to = t.used + nbytes + 65536
-    data = psk_regrow(t.data, to)
+    to = max(to, t.room * 2, t.used + nbytes + 65536)
+    data = psk_column_resize(t.data, to)
     if data == NULL:
         return False
     t.data = <char *>data
@@ -117,17 +115,19 @@ cdef bint text_grow(Text *t, uint64_t nbytes) noexcept nogil:
 
 
 cdef inline bint text_reserve(Text *t, uint64_t nbytes) noexcept nogil:
-    return t.used + nbytes + 16 <= t.room or text_grow(t, nbytes + 16)
+    return t.used + nbytes + 16 <= t.room or text_grow(t, nbytes + 16, 0)
 
 
-cdef inline bint text_ready(Text *t, uint64_t nbytes) noexcept nogil:
-    """Have room for ``nbytes`` more, which are about to be written."""
+cdef inline bint text_ready(Text *t, uint64_t nbytes, uint64_t rows, uint64_t room) noexcept nogil:
+    """Have room for ``nbytes`` more, which are about to be written and make it ``rows`` rows of ``room``."""
     cdef uint64_t end
-    if not text_reserve(t, nbytes):
+    if t.used + nbytes + 16 > t.room and not text_grow(
+        t, nbytes + 16, <uint64_t>(<double>(t.used + nbytes) / <double>rows * <double>room * 1.05)
+    ):
         return False
-    if t.used + nbytes > t.warm and t.room >= PSK_WARM_BYTES:
-        end = min(t.room, t.used + nbytes + PSK_WARM_BYTES)
-        psk_warm(t.data + t.used, t.data + end)
+    if t.used + nbytes > t.warm and t.room >= PSK_LONG_BYTES:
+        end = min(t.room, t.used + nbytes + PSK_LONG_BYTES)
+        psk_column_warm(t.data, t.used, end)
         t.warm = end
     return True
 
@@ -144,7 +144,7 @@ cdef inline bint text_add(Text *t, uint64_t row, const char *data, uint64_t nbyt
 cdef bint text_null(Text *t, uint64_t row, uint64_t rows) noexcept nogil:
     """Make a row null; ``rows`` is how many there is room for."""
     if t.valid == NULL:
-        t.valid = <uint8_t *>malloc((rows + 7) // 8)
+        t.valid = <uint8_t *>psk_column_resize(NULL, (rows + 7) // 8)
         if t.valid == NULL:
             return False
         memset(t.valid, 0xFF, (rows + 7) // 8)
@@ -250,13 +250,13 @@ cdef inline void copy_part(char *to, const char *at, uint64_t n, const char *end
         memcpy(to, at, n)
 
 
-cdef bint take_topics(Text *t, uint64_t row, const Pick *picks, uint64_t n) noexcept nogil:
+cdef bint take_topics(Text *t, uint64_t row, uint64_t room, const Pick *picks, uint64_t n) noexcept nogil:
     cdef uint64_t i, used, total = 0
     cdef int32_t *offsets = t.offsets + row + 1
     cdef char *data
     for i in range(n):
         total += picks[i].topic_len
-    if not text_ready(t, total):
+    if not text_ready(t, total, row + n, room):
         return False
     used = t.used
     data = t.data
@@ -275,7 +275,7 @@ cdef bint take_keys(Text *t, uint64_t row, uint64_t room, const Pick *picks, uin
     cdef char *data
     for i in range(n):
         total += <uint64_t>(picks[i].value - picks[i].key)
-    if not text_ready(t, total):
+    if not text_ready(t, total, row + n, room):
         return False
     used = t.used
     data = t.data
@@ -296,7 +296,7 @@ cdef bint take_values(Text *t, uint64_t row, uint64_t room, const Pick *picks, u
     cdef char *data
     for i in range(n):
         total += picks[i].value_len
-    if not text_ready(t, total):
+    if not text_ready(t, total, row + n, room):
         return False
     used = t.used
     data = t.data
@@ -358,7 +358,7 @@ cdef bint rows_take(Rows *r, const Pick *picks, uint64_t n) noexcept nogil:
             r.append_time[row + i] = <int64_t>(
                 psk_get64(picks[i].p + PSK_FRAME_APPEND_NS) // r.time_step)
     if (
-        (r.wanted >> COLUMN_TOPIC & 1 and not take_topics(&r.topic, row, picks, n))
+        (r.wanted >> COLUMN_TOPIC & 1 and not take_topics(&r.topic, row, r.room, picks, n))
         or (r.wanted >> COLUMN_KEY & 1 and not take_keys(&r.key, row, r.room, picks, n))
         or (r.wanted >> COLUMN_VALUE & 1 and not take_values(&r.value, row, r.room, picks, n))
     ):
@@ -385,7 +385,7 @@ cdef void text_fit(Text *t) noexcept nogil:
     """Give back memory of which little is used: batches may be kept, and be many."""
     cdef void *to
     if t.room - t.used >= 65536:
-        to = realloc(t.data, t.used + 16)
+        to = psk_column_resize(t.data, t.used + 16)
         if to != NULL:
             t.data = <char *>to
 
@@ -394,9 +394,10 @@ cdef bint text_array(Text *t, ArrowArray *a, uint64_t rows) noexcept nogil:
     if t.data == NULL and not text_reserve(t, 1):  # some consumers want an address, even of nothing
         return False
     if t.offsets == NULL:
-        t.offsets = <int32_t *>calloc(1, 4)
+        t.offsets = <int32_t *>psk_column_resize(NULL, 4)
         if t.offsets == NULL:
             return False
+        t.offsets[0] = 0
     if not array_make(a, <int64_t>rows, 0, 3, 0):
         return False
     text_fit(t)

@@ -153,9 +153,6 @@ cdef extern from "_native.h" nogil:
         const void *c, size_t c_len)
     int64_t psk_file_bytes(int fd, const char *path)
     void psk_prefetch(const void *p)
-    const uint64_t PSK_WARM_BYTES
-    void psk_warm(char *start, char *end)
-    void *psk_regrow(void *before, uint64_t nbytes)
     void psk_copy16(void *to, const void *from_)
     void psk_let_go(char *start, size_t nbytes)
     void psk_touch_singly(char *start, size_t nbytes)
@@ -164,6 +161,12 @@ cdef extern from "_native.h" nogil:
     int psk_fallocate(int fd, int mode, int64_t offset, int64_t nbytes)
     uint64_t psk_fs_magic(int fd)
     void psk_setup()
+
+cdef extern from "_memory.h" nogil:
+    void *psk_column_resize(void *p, uint64_t room)
+    void psk_column_free(void *p)
+    void psk_column_warm(void *p, uint64_t start, uint64_t end)
+    const uint64_t PSK_LONG_BYTES
 
 cdef extern from "_threads.h" nogil:
     ctypedef struct psk_filler:

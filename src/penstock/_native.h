@@ -493,31 +493,6 @@ static inline int psk_fallocate(int fd, int mode, int64_t offset, int64_t bytes)
     return fallocate(fd, mode, offset, bytes) == 0 ? 0 : errno;
 }
 
-/* Have fresh memory in whole pages, all at once: a fault for each of them costs several times as much. */
-#define PSK_WARM_BYTES ((uint64_t)1 << 20)
-
-static void psk_warm(char *start, char *end) {
-    start = (char *)(((uintptr_t)start + PSK_PAGE - 1) & ~(uintptr_t)(PSK_PAGE - 1));
-    end = (char *)((uintptr_t)end & ~(uintptr_t)(PSK_PAGE - 1));
-    if (start < end) madvise(start, (size_t)(end - start), MADV_POPULATE_WRITE);
-}
-
-/* realloc(3), for memory that is filled from its start to its end and freed with free(3). Much of it comes in
- * large pages, where the kernel gives them to who asks: one fault then does for 512. */
-#define PSK_HUGE_BYTES ((uint64_t)2 << 20)
-
-static void *psk_regrow(void *before, uint64_t bytes) {
-    void *to = NULL;
-    if (bytes < PSK_HUGE_BYTES) return realloc(before, bytes);
-    if (before) to = realloc(before, bytes);
-    else if (posix_memalign(&to, PSK_HUGE_BYTES, bytes) != 0) return NULL;
-    if (!to) return NULL;
-    uintptr_t start = ((uintptr_t)to + PSK_PAGE - 1) & ~(uintptr_t)(PSK_PAGE - 1);
-    uintptr_t end = ((uintptr_t)to + bytes) & ~(uintptr_t)(PSK_PAGE - 1);
-    madvise((void *)start, end - start, MADV_HUGEPAGE);
-    return to;
-}
-
 static inline void psk_copy16(void *to, const void *from) { memcpy(to, from, 16); }
 
 /* The size of an open file, or of the one at `path` if `fd` is negative; else -errno. */

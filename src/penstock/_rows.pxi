@@ -3,7 +3,6 @@
 cdef enum:
     SWEEP_FRAMES = 64       # frames whose checksums are taken before any of them is looked at
     PREFETCH_BYTES = 2048
-    VALUE_BYTES_LIKELY = 256  # where values are longer, memory grows
     WINDOW_BYTES = 4194304  # of a segment that a scan has mapped at a time
 
 
@@ -182,13 +181,24 @@ cdef class RowReader(Reader):
         return rc
 
     cdef int reserve(self, Rows *r) except -1:
-        """Have memory for what is likely to come; what of it is not touched costs next to nothing."""
+        """Have memory for what is likely to come; what of it is not touched costs next to nothing.
+
+        The index knows how long the next frames of this segment are, to a block or two; those of
+        the segments behind it are taken to be alike.
+        """
         cdef uint64_t ahead = self.limit - self.at
-        cdef uint64_t rows, nbytes
+        cdef uint64_t rows, here, nbytes, end
         if self.ring is not None:
             ahead = max(ahead, self.log.head() - self.place)
-        rows = min(self.stop - self.next, self.rows_max, ahead // 48 + 64)
-        nbytes = min(ahead, self.bytes_max, rows * VALUE_BYTES_LIKELY)
+        rows = here = min(self.stop - self.next, self.rows_max, ahead // 48 + 64)
+        if self.ring is None:
+            if self.map.next_seq > self.next:
+                rows = min(self.stop - self.next, self.rows_max)
+                here = min(rows, self.map.next_seq - self.next)
+            end = self.map.block_near(self.log, self.next + here) + 4 * PSK_INDEX_STEP
+            ahead = min(ahead, max(end, self.at) - self.at)
+        ahead -= min(ahead, here * PSK_FRAME_HEADER_BYTES)
+        nbytes = min(<uint64_t>(<double>ahead / <double>here * <double>rows) if here else 0, self.bytes_max)
         if (rows > r.room and not rows_grow(r, rows)) or (
             r.wanted >> COLUMN_VALUE & 1 and not text_reserve(&r.value, nbytes)
         ):

@@ -581,6 +581,9 @@ cdef class SegmentMap:
 
     def offset_near(self, LogCore log, uint64_t seq):
         """Offset of the block of frames that ``seq`` falls into, as the index has it."""
+        return self.block_near(log, seq)
+
+    cdef uint64_t block_near(self, LogCore log, uint64_t seq) except? 0:
         cdef uint64_t count = 0
         cdef char *index = self.index_for(log, &count)
         cdef uint64_t block = index_find(index, count, seq)
