@@ -148,6 +148,7 @@ cdef extern from "_native.h" nogil:
     int psk_fail_armed, psk_fail_left, psk_fail_signal
     void psk_fail(int number)
     int64_t psk_read_all(int fd, uint64_t offset, void *to, size_t n)
+    void psk_write_behind(int fd, uint64_t offset, uint64_t nbytes)
     bint psk_write_all(
         int fd, uint64_t offset, const void *a, size_t a_len, const void *b, size_t b_len,
         const void *c, size_t c_len)

@@ -460,6 +460,11 @@ static inline int psk_write_all(int fd, uint64_t offset, const void *a, size_t a
     return 1;
 }
 
+/* Have the device begin with bytes that a sync will wait for later. What goes wrong, the sync says. */
+static inline void psk_write_behind(int fd, uint64_t offset, uint64_t nbytes) {
+    sync_file_range(fd, (off_t)offset, (off_t)nbytes, SYNC_FILE_RANGE_WRITE);
+}
+
 static inline void psk_redirty(char *base, uint64_t start, uint64_t stop) {
     for (uint64_t at = start & ~(uint64_t)(PSK_PAGE - 1); at < stop; at += PSK_PAGE)
         __atomic_fetch_or((unsigned char *)base + at, 0, __ATOMIC_RELAXED);

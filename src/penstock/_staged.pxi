@@ -6,6 +6,7 @@
 
 cdef enum:
     ADOPT_CHUNK_BYTES = 256 << 10
+    WRITE_BEHIND_BYTES = 4 << 20
 
 
 cdef inline void sum_four(char **frames, uint32_t *crcs, int n) noexcept nogil:
@@ -165,8 +166,11 @@ cdef FrameState adopt_chunk(Adoption *a, uint64_t nbytes, uint64_t *taken) noexc
 
 
 cdef int adopt_all(Adoption *a, FrameState *state) noexcept nogil:
-    """Take all frames; returns errno, -1 if a frame takes more than the chunk."""
-    cdef uint64_t nbytes, taken, start
+    """Take all frames; returns errno, -1 if a frame takes more than the chunk.
+
+    The device writes what is done while the rest is worked on: who calls this is going to sync.
+    """
+    cdef uint64_t nbytes, taken, start, begun = a.walk.offset
     cdef int64_t found
     state[0] = FRAME_GOOD
     while a.walk.offset < a.end and state[0] == FRAME_GOOD:
@@ -184,6 +188,9 @@ cdef int adopt_all(Adoption *a, FrameState *state) noexcept nogil:
             return -1
         if taken and not psk_write_all(a.fd, start, a.chunk, taken, NULL, 0, NULL, 0):
             return errno
+        if a.walk.offset - begun >= WRITE_BEHIND_BYTES:
+            psk_write_behind(a.fd, begun, a.walk.offset - begun)
+            begun = a.walk.offset
     return 0
 
 
