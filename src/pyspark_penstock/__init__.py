@@ -34,13 +34,17 @@ class DefaultSource(DataSource):
     def schema(self) -> StructType:
         """The columns, if the user gives none."""
         from penstock.spark.source import schema
+        from penstock.spark.workers import settle
 
+        settle()
         return schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For ``spark.read``."""
         from penstock.spark.source import TableReader
+        from penstock.spark.workers import settle
 
+        settle()
         return TableReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -52,11 +56,15 @@ class DefaultSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """For ``df.write``."""
         from penstock.spark.sink import TableWriter
+        from penstock.spark.workers import settle
 
+        settle()
         return TableWriter(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """For ``df.writeStream``."""
         from penstock.spark.sink import StreamWriter
+        from penstock.spark.workers import settle
 
+        settle()
         return StreamWriter(self.options, schema, overwrite)

@@ -529,7 +529,7 @@ def test_batches_are_of_bounded_size(tmp_path: Path) -> None:
     found = reader.partitions()
     sizes = [batch.nbytes for split in found for batch in reader.read(split)]
     assert sum(sizes) > 40_000_000
-    assert max(sizes) < 2_000_000
+    assert max(sizes) < splits.BATCH_BYTES + 1_000_100  # the value that makes it full goes in whole
     assert pa.total_allocated_bytes() < 30_000_000
 
 

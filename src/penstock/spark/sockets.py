@@ -15,15 +15,21 @@ import stat
 from contextlib import suppress
 from typing import Any
 
+from penstock.spark.workers import settle
+
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 
 
 class Prompt:
-    """A reader or writer that has the message acknowledged in which it came."""
+    """A reader or writer that has the message acknowledged in which it came.
+
+    Where it arrives is a worker that may have more tasks to come.
+    """
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         acknowledge()
+        settle()
 
 
 def acknowledge() -> None:

@@ -29,7 +29,7 @@ logger = logging.getLogger("penstock")
 
 SPLIT_BYTES = 128 << 20  # about as large as Spark cuts files
 SMALL_BYTES = 16 << 20  # takes a core about as long as starting and ending a task
-BATCH_BYTES = 768 << 10  # memory that is kept and used again, and stays in a processor's cache
+BATCH_BYTES = 2 << 20  # of frames; less costs both sides more, more is memory for nothing
 NS_MAX = (1 << 64) - 1
 
 
