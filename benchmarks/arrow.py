@@ -106,22 +106,28 @@ def scan(bench: Bench) -> Iterator[Row]:
 
 
 def extend_arrow(bench: Bench) -> Iterator[Row]:
-    """Batches of 10 000 values, as an Arrow array and as a list."""
-    count = bench.pick(2_000_000, 400_000)
-    values = some_values(10_000)
+    """Batches of 10 000 and of 65 536 values, as an Arrow array and as a list."""
+    for rows in (10_000, 65_536):
+        yield _extend_arrow(bench, rows)
+
+
+def _extend_arrow(bench: Bench, rows: int) -> Row:
+    batches = bench.pick(2_000_000, 400_000) // rows
+    values = some_values(rows)
     array = pa.array(values, pa.binary())
 
     def run(batch: object) -> float:
         with bench.scratch() as path, penstock.open(path / "log") as log:
             extend = log.extend
             began = perf_counter()
-            for _ in range(count // 10_000):
+            for _ in range(batches):
                 extend(batch)  # type: ignore[arg-type]
-            return count / (perf_counter() - began)
+            return batches * rows / (perf_counter() - began)
 
-    yield take_turns(bench, "extend arrow", lambda: run(array), lambda: run(values)).row(
-        "extend, Arrow arrays of 10 000",
-        "extend, lists of 10 000",
+    size = f"{rows:,}".replace(",", " ")
+    return take_turns(bench, f"extend arrow, {size}", lambda: run(array), lambda: run(values)).row(
+        f"extend, Arrow arrays of {size}",
+        f"extend, lists of {size}",
         million_per_s,
         bar=1.2,
         pages="cold: a fresh log each round",

@@ -134,6 +134,9 @@ cdef extern from "_native.h" nogil:
     uint32_t psk_crc(uint32_t c, const void *p, size_t n)
     uint32_t psk_crc_soft(uint32_t c, const unsigned char *p, size_t n)
     void psk_crc_four(uint32_t *c, const char **p, const size_t *n)
+    bint psk_put_four(
+        char **dst, const char **src, size_t n, uint64_t seq, uint64_t append_ns, const uint64_t *links,
+        uint64_t shape)
     void psk_copy(void *dst, const void *src, size_t n)
     uint32_t psk_crc_copy(uint32_t c, void *dst, const void *src, size_t n)
     int psk_futex_wait(void *word, uint32_t seen, int64_t ns)

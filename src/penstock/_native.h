@@ -258,6 +258,60 @@ static inline void psk_crc_four(uint32_t c[4], const char *const p[4], const siz
     for (int k = 0; k < 4; k++) c[k] = psk_crc_soft(c[k], (const unsigned char *)p[k], n[k]);
 }
 
+/* Put four frames together that are nothing but a header and a value of `n` bytes, 8 or more, each: what is copied is
+ * summed on its way, so that it is the copy that is summed whatever happens to the source meanwhile, and nothing is
+ * read back that was only just stored. `links` has `back` and `batch_left` of each. 0: the processor cannot. */
+#ifdef PSK_CRC_TARGET
+PSK_CRC_TARGET static void psk_put_four_hard(char *const dst[4], const char *const src[4], size_t n, uint64_t seq,
+                                             uint64_t append_ns, const uint64_t links[4], uint64_t shape) {
+    uint64_t c[4];
+    for (int k = 0; k < 4; k++) {
+        char *d = dst[k];
+        psk_put64(d + PSK_FRAME_SEQ, seq + (uint64_t)k);
+        psk_put64(d + PSK_FRAME_APPEND_NS, append_ns);
+        psk_put64(d + PSK_FRAME_BACK, links[k]);
+        psk_put64(d + PSK_FRAME_KEY_LEN, shape);
+        c[k] = PSK_CRC64(PSK_CRC64(0xFFFFFFFF, seq + (uint64_t)k), append_ns);
+        c[k] = PSK_CRC64(PSK_CRC64(c[k], links[k]), shape);
+    }
+    char *d0 = dst[0] + PSK_FRAME_HEADER_BYTES, *d1 = dst[1] + PSK_FRAME_HEADER_BYTES;
+    char *d2 = dst[2] + PSK_FRAME_HEADER_BYTES, *d3 = dst[3] + PSK_FRAME_HEADER_BYTES;
+    const char *s0 = src[0], *s1 = src[1], *s2 = src[2], *s3 = src[3];
+    uint64_t c0 = c[0], c1 = c[1], c2 = c[2], c3 = c[3], w;
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        w = psk_get64(s0 + i); psk_put64(d0 + i, w); c0 = PSK_CRC64(c0, w);
+        w = psk_get64(s1 + i); psk_put64(d1 + i, w); c1 = PSK_CRC64(c1, w);
+        w = psk_get64(s2 + i); psk_put64(d2 + i, w); c2 = PSK_CRC64(c2, w);
+        w = psk_get64(s3 + i); psk_put64(d3 + i, w); c3 = PSK_CRC64(c3, w);
+    }
+    c[0] = c0; c[1] = c1; c[2] = c2; c[3] = c3;
+    for (int k = 0; k < 4; k++) {
+        uint32_t crc = (uint32_t)c[k];
+        if (n & 7) { /* the last bytes, and zeros up to the frame's end */
+            w = psk_get64(src[k] + n - 8) >> (64 - 8 * (n & 7));
+            psk_put64(dst[k] + PSK_FRAME_HEADER_BYTES + i, w);
+            if (n & 4) { crc = PSK_CRC32(crc, (uint32_t)w); w >>= 32; }
+            if (n & 2) { crc = PSK_CRC16(crc, (uint16_t)w); w >>= 16; }
+            if (n & 1) crc = PSK_CRC8(crc, (uint8_t)w);
+        }
+        psk_put64(dst[k], (uint64_t)(n + 1) | (uint64_t)(uint32_t)~crc << 32);
+    }
+}
+#endif
+
+static inline int psk_put_four(char *const dst[4], const char *const src[4], size_t n, uint64_t seq,
+                               uint64_t append_ns, const uint64_t links[4], uint64_t shape) {
+#ifdef PSK_CRC_TARGET
+    if (PSK_LIKELY(psk_crc_hardware)) {
+        psk_put_four_hard(dst, src, n, seq, append_ns, links, shape);
+        return 1;
+    }
+#endif
+    (void)dst; (void)src; (void)n; (void)seq; (void)append_ns; (void)links; (void)shape;
+    return 0;
+}
+
 /* memcpy of what is short more often than not, without a call. */
 static inline void psk_copy(void *dst, const void *src, size_t n) {
     char *d = (char *)dst;

@@ -186,7 +186,8 @@ static psk_aide *psk_aide_new(void) {
 
 static void psk_spin_while(uint32_t *word, uint32_t value, int64_t ns) {
     int64_t until = psk_monotonic_ns() + ns;
-    while (psk_load32(word) == value && psk_monotonic_ns() < until) psk_pause();
+    while (psk_load32(word) == value && psk_monotonic_ns() < until)
+        for (int i = 0; i < 16 && psk_load32(word) == value; i++) psk_pause();
 }
 
 static void *psk_aide_run(void *arg) {

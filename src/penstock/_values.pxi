@@ -149,10 +149,13 @@ cdef void put_stretch(const Plan *plan, const Stretch *s, char *dst) noexcept no
     cdef Sink sums
     sums.unsummed_count = 0
     while i < s.stop:
-        if i and plan.prefix == 0 and psk_fail_armed == 0 and s.stop - i >= 4:
-            sink_sum(&sums)
+        if i and plan.prefix == 0 and psk_fail_armed == 0 and (
             put_fours(plan, &i, s.stop, &at, &last, dst - s.at)
+        ):
             continue
+        if i + PREFETCH < plan.count:
+            psk_prefetch(plan.spans[i + PREFETCH].start)
+            psk_prefetch(plan.spans[i + PREFETCH].start + 64)
         put_value(plan, &sums, dst + (at - s.at), i, at, last)
         last = at
         at += align8(PSK_FRAME_HEADER_BYTES + plan.prefix + plan.spans[i].length)
@@ -160,48 +163,45 @@ cdef void put_stretch(const Plan *plan, const Stretch *s, char *dst) noexcept no
     sink_sum(&sums)
 
 
-cdef void put_fours(
+cdef bint put_fours(
     const Plan *plan, uint64_t *next, uint64_t stop, uint64_t *at, uint64_t *last, char *base
 ) noexcept nogil:
-    """What `put_value` does, for frames that are but a header and a value, four by four while there are."""
+    """Put frames together that are but a header and a value, four by four while they are of one length.
+
+    False if there was nothing to be done that way.
+    """
     cdef uint64_t i = next[0], here = at[0], before = last[0], length, total
-    cdef uint64_t append_ns = plan.append_ns, shape = plan.shape, seq = plan.first_seq + i
-    cdef uint64_t left = plan.count - 1 - i, ahead = plan.count - PREFETCH if plan.count > PREFETCH else 0
+    cdef uint64_t ahead = plan.count - PREFETCH if plan.count > PREFETCH else 0
     cdef const Span *spans = plan.spans
-    cdef const char *starts[4]
-    cdef size_t sizes[4]
-    cdef uint32_t crcs[4]
-    cdef char *dst
-    cdef int k
+    cdef const char *values[4]
+    cdef char *frames[4]
+    cdef uint64_t links[4]
+    cdef uint64_t k
     while i + 4 <= stop:
+        length = spans[i].length
+        if length < 8 or spans[i + 1].length != length or spans[i + 2].length != length or (
+            spans[i + 3].length != length
+        ):
+            break
+        total = align8(PSK_FRAME_HEADER_BYTES + length)
         for k in range(4):
-            if i < ahead:  # values lie wherever their objects do
-                psk_prefetch(spans[i + PREFETCH].start)
-                psk_prefetch(spans[i + PREFETCH].start + 64)
-            length = spans[i].length
-            total = align8(PSK_FRAME_HEADER_BYTES + length)
-            dst = base + here
-            psk_put64(dst + total - 8, 0)  # what pads the value
-            psk_put32(dst, <uint32_t>length + 1)
-            psk_put64(dst + PSK_FRAME_SEQ, seq)
-            psk_put64(dst + PSK_FRAME_APPEND_NS, append_ns)
-            psk_put64(dst + PSK_FRAME_BACK, (left << 32) | <uint32_t>(here - before))
-            psk_put64(dst + PSK_FRAME_KEY_LEN, shape)
-            psk_copy(dst + PSK_FRAME_HEADER_BYTES, spans[i].start, length)
-            starts[k] = dst + PSK_FRAME_SEQ
-            sizes[k] = PSK_FRAME_HEADER_BYTES - PSK_FRAME_SEQ + length
-            crcs[k] = 0xFFFFFFFF
-            before = here
-            here += total
-            seq += 1
-            left -= 1
-            i += 1
-        psk_crc_four(crcs, starts, sizes)
-        for k in range(4):
-            psk_put32(<char *>starts[k] - PSK_FRAME_SEQ + PSK_FRAME_CRC, ~crcs[k])
+            if i + k < ahead:  # values lie wherever their objects do
+                psk_prefetch(spans[i + k + PREFETCH].start)
+                psk_prefetch(spans[i + k + PREFETCH].start + 64)
+            values[k] = spans[i + k].start
+            frames[k] = base + here + k * total
+            links[k] = ((plan.count - 1 - i - k) << 32) | (total if k else <uint32_t>(here - before))
+        if not psk_put_four(frames, values, length, plan.first_seq + i, plan.append_ns, links, plan.shape):
+            break
+        here += 4 * total
+        before = here - total
+        i += 4
+    if i == next[0]:
+        return False
     next[0] = i
     at[0] = here
     last[0] = before
+    return True
 
 
 cdef void plan_work(void *job, char *scratch) noexcept nogil:
