@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 from pathlib import Path
 from typing import Any
@@ -156,3 +157,20 @@ def test_entries_are_tuples() -> None:
     entry = penstock.Entry(b"v", b"k", "t", {"h": None}, 5, ["ok"])
     assert entry == (b"v", b"k", "t", {"h": None}, 5, ["ok"])
     assert penstock.Entry(b"v") == (b"v", None, None, None, None, None)
+
+
+def test_a_value_is_found_by_any_string_that_says_so(log: penstock.Log) -> None:
+    """Its name need not be the very object that the interpreter uses for names."""
+    log.append(b"v")
+    event = log[1]
+    assert getattr(event, "".join(["va", "lue"])) == getattr(event, "value") == b"v"  # noqa: B009
+    assert type(event).value.__get__(event) == b"v"
+    assert not hasattr(event, "values")
+    with pytest.raises(AttributeError, match="nonsense"):
+        event.nonsense  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_events_are_no_work_for_the_garbage_collector(log: penstock.Log) -> None:
+    """A list of a million events is gone through as one object; none of them can be in a cycle."""
+    log.append(b"v")
+    assert not gc.is_tracked(log[1])

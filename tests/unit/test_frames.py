@@ -419,3 +419,23 @@ def test_empty_values_with_long_headers(path: Path) -> None:
             log.extend([b""] * 40, headers=headers)
         assert log.verify().ok
         assert [(e.value, e.headers) for e in log] == [(b"", (("h", b"x" * 60_000),))] * 200
+
+
+@pytest.mark.parametrize("kind", ["segments", "ring"])
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 12, 14, 15, 16, 100, 101, 103, 107, 511, 4095])
+def test_batches_of_one_size(tmp_path: Path, size: int, kind: str) -> None:
+    """Values of one length, also with others between, come back and have their checksums."""
+    if kind == "ring":
+        log = penstock.create(tmp_path / "x.ring", ring="16MiB")
+    else:
+        log = penstock.open(tmp_path / "log", segment_size="4MiB")
+    with log:
+        wanted: list[bytes] = []
+        for count in (1, 3, 4, 5, 9, 400):
+            same = [bytes([i % 251]) * size for i in range(count)]
+            mixed = [v + b"+" if i % 6 == 5 else v for i, v in enumerate(same)]
+            for values in (same, mixed):
+                log.extend(values)
+                wanted += values
+        assert [event.value for event in log.read(1, len(wanted) + 1)] == wanted
+        assert log.verify().ok

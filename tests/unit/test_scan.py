@@ -572,3 +572,40 @@ def test_no_block_behind_the_stop_is_looked_at(path: Path) -> None:
         assert log.scan(topic="rare", stop=1000).to_arrow().num_rows == 0
         with pytest.raises(errors.Corrupt):
             list(log.read(topic="rare"))
+
+
+def test_memory_that_is_used_again_is_nobody_elses(path: Path) -> None:
+    """Tables that are kept stay what they were while the memory of others is used again."""
+    rows = 40_000
+    with penstock.open(path) as log:
+        for part in range(4):
+            log.extend([b"%05d" % (part * rows + i) * 20 for i in range(rows)])
+        want = log.scan(columns=["seq", "value"]).to_arrow().to_pydict()
+        kept = []
+        for i in range(12):
+            table = log.scan(i * 10_000 + 1, i * 10_000 + rows, columns=["value", "seq"]).to_arrow()
+            assert max(
+                len(b) for c in table.columns for k in c.chunks for b in k.buffers() if b
+            ) > (1 << 20)
+            if i % 3 == 0:
+                kept.append((i * 10_000, table))
+        for start, table in kept:
+            assert table["value"].to_pylist() == want["value"][start : start + rows - 1]
+            assert table["seq"].to_pylist() == want["seq"][start : start + rows - 1]
+
+
+def test_memory_is_shared_by_threads(path: Path) -> None:
+    """Threads that scan at once, and drop what they get at once, get the right rows."""
+    with penstock.open(path) as log:
+        values = [b"%06d" % i * 30 for i in range(30_000)]
+        log.extend(values)
+
+        def run(which: int) -> bool:
+            for _ in range(10):
+                table = log.scan(which + 1, columns=["value"]).to_arrow()
+                if table["value"].to_pylist() != values[which:]:
+                    return False
+            return True
+
+        with ThreadPoolExecutor(4) as pool:
+            assert all(pool.map(run, range(4)))

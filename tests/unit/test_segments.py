@@ -19,6 +19,7 @@ from penstock import files
 from penstock.segment import file_name, map_segment
 from penstock.steward import ahead
 from penstock.steward.seal import seal
+from tests.support.wait import wait_for
 from tests.unit import oracle
 
 
@@ -163,6 +164,16 @@ def test_the_next_segment_is_prepared(path: Path, monkeypatch: pytest.MonkeyPatc
         used = oracle.segment_paths(path)[-1].stat().st_ino
         assert used in prepared
     assert [e.seq for e in penstock.open(path, mode="r")] == list(range(1, 92))
+
+
+def test_a_prepared_segment_has_blocks_for_a_while(path: Path) -> None:
+    """Appends that roll go on without anybody allocating for them; a new log has few blocks."""
+    with penstock.open(path, segment_size="16MiB") as log:
+        [first] = path.glob("*.seg")
+        assert first.stat().st_blocks * 512 < 1 << 20
+        fill(log, 14_500, 1000)  # nine tenths
+        wait_for(path.joinpath("next.tmp").exists, "the next segment to be prepared")
+        assert path.joinpath("next.tmp").stat().st_blocks * 512 >= 2 << 20
 
 
 def test_a_prepared_file_of_another_size_is_not_used(path: Path) -> None:
