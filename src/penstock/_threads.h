@@ -23,9 +23,10 @@ typedef struct {
     pthread_cond_t changed;
     pthread_t thread;
     char *map;        /* that all of the following point into */
+    char *from;       /* where the newest request began */
     char *next, *end; /* what is still to be populated */
     char *ready;      /* everything from the last request's start to here is populated */
-    char *index, *index_end; /* likewise to be populated, and before it: few pages, in which appends note blocks */
+    char *index, *index_end; /* likewise to be populated, behind the first step: in it appends note blocks */
     char *kept, *done; /* from `kept` on this process still has pages mapped; `done` are written */
     int busy, stop;
 } psk_filler;
@@ -54,7 +55,7 @@ static void *psk_filler_run(void *arg) {
         }
         char *start = f->next;
         size_t bytes = (size_t)(f->end - start);
-        if (f->index < f->index_end) {
+        if (f->index < f->index_end && (start >= f->end || start - f->from >= PSK_POPULATE_STEP_BYTES)) {
             start = f->index;
             bytes = (size_t)(f->index_end - start);
             f->index = f->index_end;
@@ -102,6 +103,7 @@ static void psk_filler_ask(psk_filler *f, char *map, char *start, char *end, cha
     if (index_end > f->index_end) f->index_end = index_end;
     if (!f->kept || start < f->kept) f->kept = f->done = start;
     if (start - f->kept > PSK_LET_GO_BYTES) f->done = start - PSK_KEEP_MAPPED_BYTES;
+    f->from = start;
     if (start > f->next) {
         f->next = start;
         __atomic_store_n(&f->ready, start, __ATOMIC_RELEASE);

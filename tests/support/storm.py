@@ -127,7 +127,10 @@ class Storm:
         raise NotImplementedError
 
     def strike(self) -> None:
-        """Let one worker get somewhere, then kill it, unless its fail-point was faster."""
+        """Let one worker get somewhere, then kill it, unless its fail-point was faster.
+
+        A follower gets nowhere once every writer has died of its own fail-point.
+        """
         slots: list[Slot] = [*self.writers, *self.followers]
         weights = [4] * len(self.writers) + [1] * len(self.followers)
         (slot,) = self.rng.choices(slots, weights)
@@ -136,7 +139,9 @@ class Storm:
 
         def reached() -> bool:
             others = sum(s.size() for s in self.writers) - stuck
-            return slot.size() >= goal or not slot.worker.alive or others > 20_000
+            if slot.size() >= goal or not slot.worker.alive or others > 20_000:
+                return True
+            return not any(writer.worker.alive for writer in self.writers)
 
         wait_for(reached, f"progress of {slot.file.name}")
         slot.kill()
