@@ -173,6 +173,7 @@ cdef extern from "_memory.h" nogil:
     const uint64_t PSK_LONG_BYTES
 
 cdef extern from "_threads.h" nogil:
+    void psk_thread_name(const char *name)
     ctypedef struct psk_filler:
         pass
     psk_filler *psk_filler_start()
@@ -407,6 +408,11 @@ def fork_generation():
 def now_ns():
     """Wall clock, UTC nanoseconds since 1970."""
     return psk_now_ns()
+
+
+def name_thread(str name):
+    """Have the system show the calling thread under ``name``, of which it takes 15 characters."""
+    psk_thread_name(name[:15].encode())
 
 
 def fallocate(int fd, int mode, int64_t offset, int64_t nbytes):

@@ -5,14 +5,18 @@
 
 #include "_native.h"
 
-static int psk_thread_start(pthread_t *thread, void *(*run)(void *), void *arg) {
+static int psk_thread_start(pthread_t *thread, const char *name, void *(*run)(void *), void *arg) {
     sigset_t all, before; /* signals belong to the threads that Python knows */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int failed = pthread_create(thread, NULL, run, arg);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!failed) pthread_setname_np(*thread, name);
     return !failed;
 }
+
+/* The calling thread's. */
+static inline void psk_thread_name(const char *name) { pthread_setname_np(pthread_self(), name); }
 
 /* Populating pages ahead of the writer, and letting go of those behind it. One thread for each handle that
  * appends. It goes on in small steps to the end of the newest request, so that the writer can see how far the
@@ -83,7 +87,7 @@ static psk_filler *psk_filler_start(void) {
     if (!f) return NULL;
     pthread_mutex_init(&f->mutex, NULL);
     pthread_cond_init(&f->changed, NULL);
-    if (!psk_thread_start(&f->thread, psk_filler_run, f)) {
+    if (!psk_thread_start(&f->thread, "penstock-fill", psk_filler_run, f)) {
         free(f);
         return NULL;
     }
@@ -91,8 +95,8 @@ static psk_filler *psk_filler_start(void) {
 }
 
 /* Populate `map` up to `end`, beginning at `start` or where the thread has come, whichever is further; and so for
- * `index`, which is empty if both its ends are NULL. What was
- * noted of another map is forgotten: between two maps lies memory of others, which must never be let go. */
+ * `index`, which is empty if both its ends are NULL. What was noted of another map is forgotten: between two maps
+ * lies memory of others, which must never be let go. */
 static void psk_filler_ask(psk_filler *f, char *map, char *start, char *end, char *index, char *index_end) {
     pthread_mutex_lock(&f->mutex);
     if (f->map != map) {
@@ -223,7 +227,8 @@ static void *psk_aide_run(void *arg) {
 static void psk_aide_hire(psk_aide *a) {
     cpu_set_t cpus;
     int alone = sched_getaffinity(0, sizeof cpus, &cpus) == 0 && CPU_COUNT(&cpus) < 2;
-    a->state = !alone && psk_thread_start(&a->thread, psk_aide_run, a) ? PSK_AIDE_IDLE : PSK_AIDE_GONE;
+    int hired = !alone && psk_thread_start(&a->thread, "penstock-aide", psk_aide_run, a);
+    a->state = hired ? PSK_AIDE_IDLE : PSK_AIDE_GONE;
 }
 
 /* Have `work` done. It is called once by each of both, with room of its own, and goes on until all is taken. */

@@ -241,7 +241,7 @@ class SegmentedLog(Log):
                 self._ahead = Ahead(
                     self.path, self._store.uuid, attached, seals=self._private is None
                 )
-                self._keeper = Keeper(os.path.basename(self.path), self._ahead.work)
+                self._keeper = Keeper(self._ahead.work)
             self._ahead.active = (m, header, settings)
             self._keeper.ask()
 

@@ -14,6 +14,7 @@ import pytest
 import penstock
 from penstock import Busy, Event, NotFound
 from tests.support.scene import Scene
+from tests.support.threads import threads_of_logs
 from tests.support.workers import Crew
 
 pytestmark = pytest.mark.process
@@ -37,8 +38,7 @@ def held(path: str) -> list[str]:
                 found.append(f"fd {fd}: {target}")
     maps = Path("/proc/self/maps").read_text().splitlines()
     found += [line for line in maps if path in line]
-    found += [t.name for t in threading.enumerate() if "penstock" in t.name]
-    return found
+    return found or threads_of_logs()
 
 
 def _with(path: str) -> None:

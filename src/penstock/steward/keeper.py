@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 
 from penstock.errors import PenstockError
+from penstock.steward.background import Background
 
 logger = logging.getLogger("penstock")
 
@@ -24,14 +25,12 @@ class Keeper:
     later; then it runs again after a while.
     """
 
-    def __init__(self, name: str, work: Callable[[bool], bool]) -> None:
+    def __init__(self, work: Callable[[bool], bool]) -> None:
         self._work = work
         self._wanted = threading.Event()
+        self._later = False
         self._stopping = False
-        self._thread = threading.Thread(
-            target=self._run, name=f"penstock-keeper {name}", daemon=True
-        )
-        self._thread.start()
+        self._thread = Background("penstock-keeper", self._step)
 
     def ask(self) -> None:
         """Have ``work`` run soon."""
@@ -41,21 +40,18 @@ class Keeper:
         """Let a run that was asked for finish, then end the thread."""
         self._stopping = True
         self._wanted.set()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        self._thread.finish()
 
-    def _run(self) -> None:
-        later = False
-        while True:
-            self._wanted.wait(LATER if later else None)
-            self._wanted.clear()
-            stopping = self._stopping
-            later = False
-            try:
-                later = self._work(stopping)
-            except PenstockError as error:
-                logger.debug("maintenance put off: %s", error)
-            except Exception:
-                logger.exception("maintenance failed; appends go on without it")
-            if stopping:
-                return
+    def _step(self) -> bool:
+        if not self._stopping:
+            self._wanted.wait(LATER if self._later else None)
+        self._wanted.clear()
+        stopping = self._stopping
+        self._later = False
+        try:
+            self._later = self._work(stopping)
+        except PenstockError as error:
+            logger.debug("maintenance put off: %s", error)
+        except Exception:
+            logger.exception("maintenance failed; appends go on without it")
+        return not stopping

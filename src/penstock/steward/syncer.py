@@ -12,6 +12,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
+from penstock.steward.background import Background
 
 if TYPE_CHECKING:
     from penstock.handle import Handle
@@ -32,11 +33,9 @@ class Syncer:
         self._events = events
         self._wanted = threading.Event()
         self._now = threading.Event()
+        self._again = False
         self._stopping = False
-        self._thread = threading.Thread(
-            target=self._run, name=f"penstock-sync {log.path}", daemon=True
-        )
-        self._thread.start()
+        self._thread = Background("penstock-sync", self._step)
 
     def ask(self, *, now: bool) -> None:
         """Have a sync run soon, or at once."""
@@ -53,26 +52,27 @@ class Syncer:
         self._stopping = True
         self._now.set()
         self._wanted.set()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        self._thread.finish()
 
-    def _run(self) -> None:
-        while True:
+    def _step(self) -> bool:
+        if not self._again:
             self._wanted.wait()
             if self._seconds is not None:
                 self._now.wait(self._seconds)
-            self._now.clear()
-            self._wanted.clear()
-            if self._stopping:
-                return
-            log = self._log()
-            if log is None:
-                return
-            try:
-                self._sync(log)
-            except PenstockError as error:
-                logger.error("%s: a sync in the background failed: %s", log.path, error)
-            del log
+        if self._stopping:
+            return False
+        log = self._log()
+        if log is None:
+            return False
+        self._again = True  # if this ends for lack of memory
+        self._now.clear()
+        self._wanted.clear()
+        try:
+            self._sync(log)
+        except PenstockError as error:
+            logger.error("%s: a sync in the background failed: %s", log.path, error)
+        self._again = False
+        return True
 
     def _sync(self, log: Handle) -> None:
         log._sync_all(None)

@@ -1,0 +1,60 @@
+"""A thread of a handle, beside the threads of the program.
+
+`threading.Thread.start` waits for the thread to say that it has begun, and waits for ever if it
+dies of a lack of memory before that. Here nobody waits for a beginning, and a lack of memory ends
+nothing.
+"""
+
+from __future__ import annotations
+
+import _thread
+import sys
+import time
+from collections.abc import Callable
+
+from penstock import _core
+
+AGAIN = 0.05  # seconds
+
+
+class Background:
+    """Runs ``step`` again and again, in a thread of its own, until it says that nothing is left.
+
+    The thread ends with the process. ``name`` is what the system shows, 15 characters of it.
+    """
+
+    def __init__(self, name: str, step: Callable[[], bool]) -> None:
+        self._name = name
+        self._step = step
+        self._begun = _thread.allocate_lock()  # whoever takes it does the steps
+        self._alive = _thread.allocate_lock()
+        self._alive.acquire()
+        self._ident = _thread.start_new_thread(self._run, ())
+
+    def finish(self) -> None:
+        """Wait for its end, which the steps must know is due; never in a child of its process."""
+        if _thread.get_ident() == self._ident or sys.is_finalizing():
+            return
+        if self._begun.acquire(blocking=False):  # it has not begun, and may have died of that
+            self._go_on()
+        else:
+            self._alive.acquire()
+            self._alive.release()
+
+    def _run(self) -> None:
+        if self._begun.acquire(blocking=False):
+            try:
+                _core.name_thread(self._name)
+                self._go_on()
+            finally:
+                self._alive.release()
+
+    def _go_on(self) -> None:
+        step = self._step
+        del self._step  # or whoever has this and is what it does would hold itself
+        going = True
+        while going:
+            try:
+                going = step()
+            except MemoryError:
+                time.sleep(AGAIN)
