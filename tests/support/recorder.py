@@ -29,7 +29,7 @@ _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_int)
 class Keeper:
     """Stands in for the keeper's thread: works when the script says so, and at the end."""
 
-    def __init__(self, _: str, work: Callable[[bool], bool]) -> None:
+    def __init__(self, work: Callable[[bool], bool]) -> None:
         self._work = work
 
     def ask(self) -> None:

@@ -59,6 +59,7 @@ def test_one_that_never_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     left = [3, 1, 2]
     thread = Background("penstock-test", lambda: left.pop() > 1)
     thread.finish()
+    thread.finish()
     assert left == [3]
     run = late.pop()
     assert callable(run)

@@ -35,26 +35,28 @@ class Background:
         """Wait for its end, which the steps must know is due; never in a child of its process."""
         if _thread.get_ident() == self._ident or sys.is_finalizing():
             return
-        if self._begun.acquire(blocking=False):  # it has not begun, and may have died of that
-            self._go_on()
-        else:
+        if not self._do_steps():  # a thread that has not begun may have died of lack of memory
             self._alive.acquire()
             self._alive.release()
 
     def _run(self) -> None:
-        if self._begun.acquire(blocking=False):
-            try:
-                _core.name_thread(self._name)
-                self._go_on()
-            finally:
-                self._alive.release()
+        self._do_steps(self._name)
 
-    def _go_on(self) -> None:
-        step = self._step
-        del self._step  # or whoever has this and is what it does would hold itself
-        going = True
-        while going:
-            try:
-                going = step()
-            except MemoryError:
-                time.sleep(AGAIN)
+    def _do_steps(self, name: str | None = None) -> bool:
+        """Do all of them, unless somebody else does."""
+        if not self._begun.acquire(blocking=False):
+            return False
+        try:
+            if name is not None:
+                _core.name_thread(name)
+            step = self._step
+            del self._step  # or whoever has this, and is what it does, would hold itself
+            going = True
+            while going:
+                try:
+                    going = step()
+                except MemoryError:
+                    time.sleep(AGAIN)
+        finally:
+            self._alive.release()
+        return True
