@@ -20,6 +20,7 @@ from unittest import mock
 
 from penstock import _core, files, segment, segmented
 from penstock.errors import from_os
+from penstock.steward import ahead
 from tests.support.pages import PAGE, History
 
 LOOSE = frozenset({"control", "control.tmp"})
@@ -36,9 +37,9 @@ class Keeper:
         """The script decides when."""
 
     def work(self) -> None:
-        """Do all that there is to do just now."""
-        while self._work(False):
-            pass
+        """Do all that there is to do in a pause."""
+        with mock.patch.object(ahead, "PAUSE", 0):
+            assert not self._work(False), "nothing was put off"
 
     def stop(self) -> None:
         """Do what is done when the log is closed."""
