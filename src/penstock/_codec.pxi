@@ -75,6 +75,12 @@ cdef class Coder:
                 "nothing was written", path=path)
         return value
 
+    cdef object encoded(self, object value, object path):
+        """``value`` encoded; None if it is something else than an object for a codec that was found."""
+        if self.encode is None or value is None or PyObject_CheckBuffer(value):
+            return None
+        return self.to_bytes(value, path)
+
     cdef str described(self):
         if self.schema is None:
             return f"the codec {self.name!r}"
@@ -88,12 +94,13 @@ cdef object data_of(Event event):
         return None
     coder = coder_of(event)
     if coder is None:
-        return event.value
-    coder.find()
+        return event.get_value()
+    if not coder.found:
+        coder.find()
     if coder.decode is None:
-        return event.value
+        return event.get_value()
     try:
-        return coder.decode(event.value)
+        return coder.decode(event.get_value())
     except (PenstockError, MemoryError):
         raise
     except Exception as error:

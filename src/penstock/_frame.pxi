@@ -222,6 +222,7 @@ _EPOCH = _datetime.datetime(1970, 1, 1, tzinfo=_datetime.timezone.utc)
 
 
 cdef str _VALUE = _sys.intern("value")
+cdef str _DATA = _sys.intern("data")
 cdef char NO_FRAME[48]
 memset(NO_FRAME, 0, sizeof(NO_FRAME))
 psk_put32(NO_FRAME, 1)
@@ -290,6 +291,8 @@ cdef class Event:
     def __getattribute__(self, name):
         if name is _VALUE:  # spares the way through the type's dictionary, half of what a value costs
             return self.get_value()
+        if name is _DATA:
+            return data_of(self)
         return PyObject_GenericGetAttr(self, name)
 
     @property

@@ -7,6 +7,7 @@ cdef class HandleCore:
     cdef uint32_t fork_generation
     cdef public uint64_t _static_head  # published end as far as known, for a reader without control
     cdef public bint _closed
+    cdef public str path
 
     def __cinit__(self, *args, **kwargs):
         self.fork_generation = psk_fork_generation

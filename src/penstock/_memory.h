@@ -41,11 +41,16 @@ static inline int psk_is_long(uint64_t room) {
 #endif
 }
 
+/* Of those that are kept: the shortest that has the room, if it has not very much more, else the longest that has not
+ * very much less. So there are hardly more of them than were in use at a time, though what is asked for varies. */
 static psk_block *psk_block_kept(uint64_t room) {
     psk_block **best = NULL, *found = NULL;
     if (!psk_cas32(&psk_kept_lock, 0, 1)) return NULL;
-    for (psk_block **at = &psk_kept; *at; at = &(*at)->next)
-        if ((*at)->room >= room && (*at)->room / 2 <= room && (!best || (*at)->room < (*best)->room)) best = at;
+    for (psk_block **at = &psk_kept; *at; at = &(*at)->next) {
+        uint64_t has = (*at)->room, had = best ? (*best)->room : 0;
+        if (has / 8 > room || has < room / 8) continue;
+        if (!best || (had < room ? has > had : has >= room && has < had)) best = at;
+    }
     if (best) {
         found = *best;
         *best = found->next;
@@ -55,8 +60,21 @@ static psk_block *psk_block_kept(uint64_t room) {
     return found;
 }
 
+static psk_block *psk_block_grow(psk_block *block, uint64_t room) {
+    uint64_t bytes = psk_block_bytes(room);
+    psk_block *grown = (psk_block *)mremap(block, block->room + sizeof(psk_block), bytes, MREMAP_MAYMOVE);
+    if (grown == MAP_FAILED) return NULL;
+    grown->room = bytes - sizeof(psk_block);
+    return grown;
+}
+
 static psk_block *psk_block_map(uint64_t room) {
     psk_block *block = psk_block_kept(room);
+    if (block && block->room < room) {
+        psk_block *grown = psk_block_grow(block, room);
+        if (!grown) munmap(block, block->room + sizeof(psk_block));
+        block = grown;
+    }
     if (block) return block;
     uint64_t bytes = psk_block_bytes(room);
     block = (psk_block *)mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -106,11 +124,8 @@ static void *psk_column_resize(void *p, uint64_t room) {
     psk_block *before = p ? psk_block_of(p) : NULL, *after;
     if (before && psk_is_long(before->room)) {
         if (room <= before->room) return p; /* what nobody writes takes no memory */
-        uint64_t bytes = psk_block_bytes(room);
-        after = (psk_block *)mremap(before, before->room + sizeof(psk_block), bytes, MREMAP_MAYMOVE);
-        if (after == MAP_FAILED) return NULL;
-        after->room = bytes - sizeof(psk_block);
-        return after + 1;
+        after = psk_block_grow(before, room);
+        return after ? after + 1 : NULL;
     }
     if (!psk_is_long(room)) {
         after = (psk_block *)realloc(before, sizeof(psk_block) + room);

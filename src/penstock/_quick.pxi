@@ -1,7 +1,8 @@
 # `append` as the interpreter calls it. Cython fills a table with the defaults of ten keyword
 # arguments at every call and counts references to each of them, which takes as long as writing the
 # frame. So the method in LogCore's dictionary is this one, which looks whether there is one bytes
-# object and nothing else, and leaves all other calls to the method that it replaces.
+# object, or one to be encoded, and nothing else, and leaves all other calls to the method that it
+# replaces.
 
 cdef extern from *:
     ctypedef PyObject *(*PyCFunction)(PyObject *, PyObject *)
@@ -34,11 +35,16 @@ cdef object append_quickly(LogCore self, PyObject **args, Py_ssize_t count, PyOb
     cdef PyObject *with_self[ARGUMENTS_MAX]
     cdef Py_ssize_t i, given = count
     cdef Parts p
-    if count == 1 and names == NULL and self._plain and PyBytes_CheckExact(<object>args[0]):
-        parts_plain(&p, <object>args[0])
-        if p.value_len <= PSK_VALUE_BYTES_MAX:
-            return self.append_parts(
-                NULL, &p, NULL, 1, align8(PSK_FRAME_HEADER_BYTES + p.value_len), None)
+    cdef object value
+    if count == 1 and names == NULL:
+        value = <object>args[0]
+        if not self._plain:
+            value = self._coder.encoded(value, self.path)
+        if PyBytes_CheckExact(value):
+            parts_plain(&p, value)
+            if p.value_len <= PSK_VALUE_BYTES_MAX:
+                return self.append_parts(
+                    NULL, &p, NULL, 1, align8(PSK_FRAME_HEADER_BYTES + p.value_len), None)
     if names != NULL:
         given += PyTuple_GET_SIZE(names)
     if given >= ARGUMENTS_MAX:

@@ -195,8 +195,9 @@ cdef class RowReader(Reader):
             if self.map.next_seq > self.next:
                 rows = min(self.stop - self.next, self.rows_max)
                 here = min(rows, self.map.next_seq - self.next)
-            end = self.map.block_near(self.log, self.next + here) + 4 * PSK_INDEX_STEP
-            ahead = min(ahead, max(end, self.at) - self.at)
+            end = self.map.block_about(self.log, self.next + here)
+            if end != U64_MAX:
+                ahead = min(ahead, max(end + 4 * PSK_INDEX_STEP, self.at) - self.at)
         ahead -= min(ahead, here * PSK_FRAME_HEADER_BYTES)
         nbytes = min(<uint64_t>(<double>ahead / <double>here * <double>rows) if here else 0, self.bytes_max)
         if (rows > r.room and not rows_grow(r, rows)) or (
@@ -222,8 +223,11 @@ cdef class RowReader(Reader):
         return 0
 
     cdef int leave_window(self) except -1:
+        """Let go of the pages that were read last; others may be at other pages of the segment."""
         if self.window is not None:
             self.window.let_go(self.window_start, min(self.window_end, self.window.mapped))
+            if self.window is not self.map or self.ended:
+                self.window.let_go(0, self.window.data_offset)  # its index
         self.window = None
         return 0
 

@@ -591,6 +591,28 @@ cdef class SegmentMap:
             return self.data_offset
         return psk_get32(index + (block - 1) * PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_OFFSET)
 
+    cdef uint64_t block_about(self, LogCore log, uint64_t seq) noexcept:
+        """What ``block_near`` would say, as far as it is known without reading much; else U64_MAX.
+
+        Nobody has checked it, so that it is good for an estimate only.
+        """
+        cdef char *index = self.base + self.index_offset
+        cdef char *words = log.words_or_null()
+        cdef uint64_t count = 0, block
+        if self.own_index != NULL:
+            index = self.own_index
+            count = self.own_index_count
+        elif self.data_end:
+            count = self.index_count
+        elif words != NULL and psk_load64(words + PSK_C_HEAD) >> 32 == self.number:
+            count = psk_load64(words + PSK_C_INDEX_COUNT)
+        if count == 0 or (index != self.own_index and count > self.index_capacity):
+            return U64_MAX
+        block = index_find(index, count, seq)
+        if not block:
+            return self.data_offset
+        return psk_get32(index + (block - 1) * PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_OFFSET)
+
     def seq_near(self, LogCore log, uint64_t offset):
         """The first seq of the last block of frames that begins at ``offset`` or before it."""
         cdef uint64_t low = 0, high = 0, middle
@@ -628,10 +650,12 @@ cdef class SegmentMap:
         on the way there is passed over. Damage where the event should be is an error; with
         ``skip`` the next event that is valid counts.
         """
-        cdef uint64_t count = 0, block, at, next_at, found = 0
-        cdef char *index = self.index_for(log, &count)
+        cdef uint64_t count = 0, block = 0, at, next_at, found = 0
+        cdef char *index = NULL
         cdef char *entry
-        block = index_find(index, count, seq)
+        if seq > self.base_seq:  # to the first event it is not far, and an index may have to be made
+            index = self.index_for(log, &count)
+            block = index_find(index, count, seq)
         while block:
             entry = index + (block - 1) * PSK_INDEX_ENTRY_BYTES
             at = psk_get32(entry + PSK_INDEX_ENTRY_OFFSET)
