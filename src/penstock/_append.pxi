@@ -314,6 +314,7 @@ cdef class LogCore(RingCore):
         cdef uint64_t stop = start + PSK_POPULATE_AHEAD_BYTES
         cdef char *index = NULL
         cdef char *index_end = NULL
+        cdef bint fresh = self.fill_next == 0
         if m is not self._active:
             return 0
         if m.ring_bytes:
@@ -341,6 +342,8 @@ cdef class LogCore(RingCore):
         if not m.ring_bytes:
             index = index_page(m, start)
             index_end = index_page(m, stop) + PSK_PAGE
+        if fresh:  # until the thread is ahead, every page would be waited for by itself
+            psk_populate(m.base + start, min(stop - start, <uint64_t>PSK_POPULATE_STEP_BYTES))
         psk_filler_ask(self.filler, m.base, m.base + start, m.base + stop, index, index_end)
         return 0
 

@@ -276,8 +276,8 @@ HOLD_BYTE = (1 << 31) + 4096  # the OFD lock of the reader in slot i of C_HOLDS 
 
 ALLOCATE_STEP_MIN = 64 << 10
 ALLOCATE_STEP_MAX = 16 << 20
-ALLOCATE_AHEAD_BYTES = 8 << 20  # more than is populated: a thread that shares the GIL does it
-POPULATE_AHEAD_BYTES = 4 << 20
+ALLOCATE_AHEAD_BYTES = 8 << 20  # as much as is populated, and by a thread that needs the GIL
+POPULATE_AHEAD_BYTES = 8 << 20
 POPULATE_CHUNK_BYTES = 1 << 20
 POPULATE_STEP_BYTES = 256 << 10
 KEEP_MAPPED_BYTES = 1 << 20  # behind the head, of what was written
