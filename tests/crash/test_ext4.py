@@ -46,5 +46,5 @@ def test_power_cuts(crew: Crew, tmp_path: Path, block_bytes: int) -> None:
     (result,) = worker.reports()
     if "unable" in result:
         pytest.skip(result["unable"])
-    assert result["cycles"] == CYCLES
+    assert result["cycles"] >= CYCLES
     assert result["lost"] > 0, "nothing was lost, so nothing was proved"
