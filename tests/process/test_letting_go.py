@@ -11,6 +11,7 @@ import pytest
 
 import penstock
 from penstock import layout as L
+from tests.support.mapped import mapped_bytes
 from tests.support.scene import Scene
 from tests.support.wait import wait_for
 
@@ -27,19 +28,6 @@ def in_worker(scene: Scene, function: str) -> None:
         function=function,
         args={"path": str(scene.path)},
     ).done()
-
-
-def mapped_bytes(path: Path) -> int:
-    """How much of the segments under ``path`` this process has in its page tables."""
-    held = 0
-    ours = False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        first, *rest = line.split()
-        if not first.endswith(":"):
-            ours = bool(rest) and rest[-1].startswith(str(path)) and rest[-1].endswith(".seg")
-        elif ours and first == "Rss:":
-            held += int(rest[0]) << 10
-    return held
 
 
 @pytest.mark.parametrize("size", [100, 5000, 200_000])

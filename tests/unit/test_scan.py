@@ -25,6 +25,7 @@ from penstock import Entry, errors, scan
 from penstock import layout as L
 from penstock.examine import look
 from penstock.steward import ahead
+from tests.support.mapped import mapped_bytes
 from tests.support.wait import wait_for
 from tests.unit import broken, oracle
 
@@ -612,17 +613,6 @@ def test_memory_is_shared_by_threads(path: Path) -> None:
             assert all(pool.map(run, range(4)))
 
 
-def resident(path: Path) -> int:
-    """Bytes of the log's files that are mapped and have pages in this process."""
-    total, inside = 0, False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        if "-" in line.split(" ")[0]:
-            inside = str(path) in line
-        elif inside and line.startswith("Rss:"):
-            total += int(line.split()[1]) << 10
-    return total
-
-
 @pytest.mark.parametrize("sealed", [True, False], ids=["sealed", "not-sealed"])
 def test_a_scan_holds_few_pages(path: Path, sealed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long segments are, and sealed or not, a scan has a few megabytes of them."""
@@ -633,9 +623,9 @@ def test_a_scan_holds_few_pages(path: Path, sealed: bool, monkeypatch: pytest.Mo
             log.extend([bytes(10_000)] * 100)
     with penstock.open(path, mode="r") as log:
         batches = log.scan(batch_rows=100).to_batches()
-        most = max(resident(path) for _ in batches)
+        most = max(mapped_bytes(path) for _ in batches)
         assert most < 6 << 20
-        assert resident(path) < 1 << 20, "nothing of what was read is left"
+        assert mapped_bytes(path) < 1 << 20, "nothing of what was read is left"
     first = look(str(oracle.segment_paths(path)[0]), 1)
     assert first is not None
     assert (first.footer is not None) == sealed
