@@ -95,8 +95,7 @@ cdef object data_of(Event event):
     coder = coder_of(event)
     if coder is None:
         return event.get_value()
-    if not coder.found:
-        coder.find()
+    coder.find()
     if coder.decode is None:
         return event.get_value()
     try:

@@ -586,6 +586,9 @@ cdef class SegmentMap:
     cdef uint64_t block_near(self, LogCore log, uint64_t seq) except? 0:
         cdef uint64_t count = 0
         cdef char *index = self.index_for(log, &count)
+        return self.block_in(index, count, seq)
+
+    cdef inline uint64_t block_in(self, const char *index, uint64_t count, uint64_t seq) noexcept:
         cdef uint64_t block = index_find(index, count, seq)
         if not block:
             return self.data_offset
@@ -598,7 +601,7 @@ cdef class SegmentMap:
         """
         cdef char *index = self.base + self.index_offset
         cdef char *words = log.words_or_null()
-        cdef uint64_t count = 0, block
+        cdef uint64_t count = 0
         if self.own_index != NULL:
             index = self.own_index
             count = self.own_index_count
@@ -608,10 +611,7 @@ cdef class SegmentMap:
             count = psk_load64(words + PSK_C_INDEX_COUNT)
         if count == 0 or (index != self.own_index and count > self.index_capacity):
             return U64_MAX
-        block = index_find(index, count, seq)
-        if not block:
-            return self.data_offset
-        return psk_get32(index + (block - 1) * PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_OFFSET)
+        return self.block_in(index, count, seq)
 
     def seq_near(self, LogCore log, uint64_t offset):
         """The first seq of the last block of frames that begins at ``offset`` or before it."""
