@@ -27,6 +27,7 @@ LOOPBACK = "127.0.0.1"
 SCRIPT = """
 import json, os, sys
 import penstock
+import penstock.spark
 from pyspark.sql import SparkSession
 
 where, top = sys.argv[1:3]
@@ -38,6 +39,7 @@ else:
     for name, value in json.loads(sys.argv[3]).items():
         builder = builder.config(name, value)
 spark = builder.getOrCreate()
+penstock.spark.tune(spark)
 
 logs = os.path.join(top, "logs")
 expected = {}

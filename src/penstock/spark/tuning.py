@@ -1,0 +1,36 @@
+"""Settings of a Spark session that this source and sink are faster with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.errors import Usage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BATCH_BYTES = 64 << 20  # what Spark holds a batch to if nothing is set
+BATCH_ROWS = 10_000  # the same
+_NEVER_ASK = 2**31 - 1
+
+
+def tune(spark: SparkSession, *, row_bytes: int = 4096) -> dict[str, str]:
+    """Set what makes logs faster in a session; returns the settings.
+
+    Filters are handed down to the source, which skips what they exclude. And rows go to the sink
+    in batches of a fixed number, so that Spark need not ask behind every row how large its batch
+    has become. A batch is in memory as a whole: ``row_bytes`` is what hardly any row exceeds, and
+    a batch has as many as take 64 MiB with it, at most 10 000.
+    """
+    if isinstance(row_bytes, bool) or not isinstance(row_bytes, int) or row_bytes < 1:
+        raise Usage(f"row_bytes is a whole number from 1 on, not {row_bytes!r}")
+    chosen = {
+        "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(
+            min(BATCH_ROWS, max(1, BATCH_BYTES // row_bytes))
+        ),
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(_NEVER_ASK),
+    }
+    for name, value in chosen.items():
+        spark.conf.set(name, value)
+    return chosen
