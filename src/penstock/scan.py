@@ -10,9 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock._core import COLUMNS, BatchStream, Columns, RowReader
@@ -22,6 +20,7 @@ from penstock.event import Buffer
 from penstock.fields import PREFIX, Fields, arrow_schema, one_array
 from penstock.needs import needed
 from penstock.needs import pyarrow as _pyarrow
+from penstock.parallel import Unwanted, in_order
 from penstock.reader import bounds, check_seqs, key_bytes, tag_bytes, topic_bytes
 from penstock.times import Time, to_ns
 
@@ -173,19 +172,14 @@ class Scan:
         if threads < 2 or self._picks:
             yield from self._record_batches(self._reader(lowest, end, *TABLE_SIZE))
             return
-        pool = ThreadPoolExecutor(threads, "penstock-scan")
-        broken_off = threading.Event()
 
-        def read(part: tuple[int, int]) -> list[pyarrow.RecordBatch]:
+        def read(part: tuple[int, int], unwanted: Unwanted) -> list[pyarrow.RecordBatch]:
             batches = self._record_batches(self._reader(*part, *TABLE_SIZE))
-            return list(itertools.takewhile(lambda _: not broken_off.is_set(), batches))
+            # A part may be gigabytes, and Ctrl-C does not reach the threads.
+            return list(itertools.takewhile(lambda _: not unwanted(), batches))
 
-        try:
-            for batches in pool.map(read, parts):
-                yield from batches
-        finally:
-            broken_off.set()  # a part may be gigabytes, and Ctrl-C does not reach the threads
-            pool.shutdown(cancel_futures=True)
+        for batches in in_order(read, parts, threads, "penstock-scan"):
+            yield from batches
 
     def _record_batches(self, reader: RowReader) -> Iterator[pyarrow.RecordBatch]:
         pa = _pyarrow()

@@ -16,7 +16,6 @@ import errno
 import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -28,6 +27,7 @@ from penstock.ending import Active
 from penstock.errors import Corrupt, Io, NotFound, PenstockError, TooLarge
 from penstock.event import Entry
 from penstock.load import Private, Ready, acknowledge, begin, load_into
+from penstock.parallel import Unwanted, in_order
 from penstock.segment import Header
 from penstock.settings import BYTES
 from penstock.steward.seal import seal_finished, seal_walked, topics_of
@@ -272,9 +272,6 @@ def _adopt(
     return seqs
 
 
-Times = tuple[int, bool]  # the greatest event time so far, and whether they never went back
-
-
 @dataclass(frozen=True)
 class Taken:
     """A staged file that is a segment now, and what is in it."""
@@ -311,22 +308,18 @@ class Adopted(Private):
         """Have all of it in segments that are on the device, each ended by a roll frame.
 
         Several threads, each with a file of its own, so that one waits for the device while
-        another counts.
+        another counts. What headers say of the events before is known when all of them are through.
         """
-        times: Future[Times] = Future()
-        times.set_result((self._first.prior_event_max_ns, self._first.monotone))
         threads = min(THREADS_MAX, len(self._staged), (os.cpu_count() or 1) + 1)
-        with ThreadPoolExecutor(threads, "penstock-adopt") as pool:
-            work = []
-            for staged, header in zip(self._staged, self._provisional(), strict=True):
-                behind: Future[Times] = Future()
-                work.append(pool.submit(self._take, staged, header, times, behind))
-                times = behind
-            try:
-                self._taken = [future.result() for future in work]
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
+        found = in_order(
+            self._take,
+            list(zip(self._staged, self._provisional(), strict=True)),
+            threads,
+            "penstock-adopt",
+        )
+        self._taken = self._dated(list(found))
+        for _ in in_order(_put_header, self._taken, threads, "penstock-adopt"):
+            pass
         self._headers = [taken.header for taken in self._taken]
         self._files = [taken.path for taken in self._taken]
 
@@ -342,27 +335,23 @@ class Adopted(Private):
             )
             seq += staged.rows - (i == 0)
 
-    def _take(
-        self, staged: Staged, header: Header, before: Future[Times], behind: Future[Times]
-    ) -> Taken:
-        """Make one file a segment that is on the device.
-
-        Its header says what the event times were ``before``, in the files that began earlier.
-        """
-        try:
-            m, walk = self._fill(staged, header)
-            event_max_ns, monotone = before.result()
-            header = replace(header, prior_event_max_ns=event_max_ns, monotone=monotone)
-            monotone &= walk["monotone_here"] and walk["event_min_ns"] >= event_max_ns
-            event_max_ns = max(event_max_ns, walk["event_seen_max_ns"])
-            behind.set_result((event_max_ns, monotone))
-        except BaseException as error:
-            behind.set_exception(error)
-            raise
-        walk |= {"event_max_ns": event_max_ns, "monotone": monotone}
-        segment.put_start(m.fd, header, m.path)
+    def _take(self, one: tuple[Staged, Header], unwanted: Unwanted) -> Taken:
+        """Make one file a segment whose frames are on the device."""
+        m, walk = self._fill(*one)
         files.sync_data(m.fd, m.path)
-        return Taken(m.path, header, walk, topics_of(m, header, walk))
+        return Taken(m.path, one[1], walk, topics_of(m, one[1], walk))
+
+    def _dated(self, taken: Iterable[Taken]) -> list[Taken]:
+        """The same with headers that say of the events before how late they were, and in order."""
+        event_max_ns, monotone = self._first.prior_event_max_ns, self._first.monotone
+        dated = []
+        for one in taken:
+            header = replace(one.header, prior_event_max_ns=event_max_ns, monotone=monotone)
+            monotone &= one.walk["monotone_here"] and one.walk["event_min_ns"] >= event_max_ns
+            event_max_ns = max(event_max_ns, one.walk["event_seen_max_ns"])
+            walk = one.walk | {"event_max_ns": event_max_ns, "monotone": monotone}
+            dated.append(replace(one, header=header, walk=walk))
+        return dated
 
     def _fill(self, staged: Staged, header: Header) -> tuple[SegmentMap, dict[str, Any]]:
         """Make the frames of one file those of a segment, behind a header to be written again."""
@@ -409,6 +398,15 @@ class Adopted(Private):
                     seal_walked(m, one.header, one.walk, one.topics)
         except PenstockError as error:
             logger.debug("%s: maintenance put off: %s", store.path, error)
+
+
+def _put_header(taken: Taken, unwanted: Unwanted) -> None:
+    fd = files.open_file(taken.path, write=True)
+    try:
+        segment.put_start(fd, taken.header, taken.path)
+        files.sync_data(fd, taken.path)
+    finally:
+        files.close(fd)
 
 
 def _first_event(staged: Staged) -> Entry:

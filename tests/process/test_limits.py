@@ -7,6 +7,7 @@ import itertools
 import os
 import resource
 import signal
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any
 import pytest
 
 import penstock
+from penstock._core import rows_to_stage
+from penstock.staged import Staged, Writer, append_staged
 from tests.support.acks import Acks
 from tests.support.attempts import Attempts
 from tests.support.fixtures import STORM
@@ -330,3 +333,31 @@ def test_readers_of_large_segments(scene: Scene) -> None:
             log.append(b"x")
             log.steward.roll()
     here(scene, "read_within", path=scene.path, spare=600 * MIB).done()
+
+
+def take_in_and_read(path: str) -> None:
+    """Take staged events in, and read all of a log as columns, where no thread can be started."""
+    import pyarrow
+
+    threading.stack_size(2048 * MIB)
+    staging = Path(f"{path}-staged")
+    staging.mkdir()
+    with penstock.open(path, segment_size=4 * MIB) as log:
+        limit(resource.RLIMIT_AS, little_address_space(1024 * MIB))
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            threading.Thread(target=print).start()
+        table = pyarrow.table({"value": [b"%d" % n for n in range(200_000)]})
+        staged: list[Staged] = []
+        for part in range(3):
+            rows = rows_to_stage(table.to_batches()[0], path, "value", None, None, None, None, 0)
+            staged += Writer(str(staging / str(part)), 4 * MIB, 0o600).write([rows])
+        append_staged(log, staged, producer=None, durable=True)
+        found = log.scan(columns=["seq", "value"]).to_arrow()
+        assert found["seq"].to_pylist() == list(range(1, 600_001))
+        assert found["value"].to_pylist() == table["value"].to_pylist() * 3
+
+
+def test_no_threads(scene: Scene) -> None:
+    """What several threads would do is done by one if there can be no other."""
+    pytest.importorskip("pyarrow")
+    here(scene, "take_in_and_read", path=scene.path).done()

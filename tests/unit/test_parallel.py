@@ -1,0 +1,147 @@
+"""Work that threads share: in order, to its end or broken off, with all of them or with none."""
+
+from __future__ import annotations
+
+import _thread
+import threading
+from typing import Any
+
+import pytest
+
+from penstock.parallel import Unwanted, in_order
+from tests.support.threads import threads_of_logs
+from tests.support.wait import wait_for
+
+NAME = "penstock-of-a-test"
+
+
+def square(n: int, unwanted: Unwanted) -> int:
+    """Something to do."""
+    return n * n
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5, 40])
+@pytest.mark.parametrize("count", [0, 1, 2, 300])
+def test_in_order(threads: int, count: int) -> None:
+    """Every item once, whatever the number of threads; none of them is left."""
+    done: list[int] = []
+
+    def work(n: int, unwanted: Unwanted) -> int:
+        done.append(n)
+        return square(n, unwanted)
+
+    found = list(in_order(work, range(count), threads, NAME))
+    assert found == [n * n for n in range(count)]
+    assert sorted(done) == list(range(count))
+    assert not threads_of_logs()
+
+
+def test_several_at_once() -> None:
+    """As many items are worked on at the same time as there are threads, this one among them."""
+    together = threading.Barrier(3, timeout=30)
+    names: set[str] = set()
+
+    def work(_: int, unwanted: Unwanted) -> int:
+        with open("/proc/thread-self/comm") as file:
+            names.add(file.read().strip())
+        return together.wait()
+
+    assert sorted(in_order(work, range(3), 3, NAME)) == [0, 1, 2]
+    assert NAME[:15] in names
+
+
+def test_an_error_comes_in_its_turn() -> None:
+    """What came before it is there; what comes behind it is not asked for."""
+    found = []
+    with pytest.raises(ZeroDivisionError):
+        for one in in_order(lambda n, _: 1 // (n - 3), range(10), 2, NAME):
+            found.append(one)
+    assert found == [-1, -1, -1]
+    assert not threads_of_logs()
+
+
+@pytest.mark.parametrize("error", [None, OSError, KeyboardInterrupt])
+def test_broken_off(error: type[BaseException] | None) -> None:
+    """What is being worked on hears of it and is waited for; the rest is not begun."""
+    caller = threading.get_ident()
+    begun = threading.Event()
+    ended: list[int] = []
+
+    def work(n: int, unwanted: Unwanted) -> int:
+        if n == 0:
+            if error is None:
+                return 0
+            assert begun.wait(30)
+            raise error
+        begun.set()
+        if threading.get_ident() != caller:
+            wait_for(unwanted, "word that nobody wants it")
+            ended.append(n)
+        return n
+
+    results = in_order(work, range(10_000), 2, NAME)
+    if error is None:
+        assert next(results) == 0
+        assert begun.wait(30)
+        results.close()
+    else:
+        with pytest.raises(error):
+            next(results)
+    assert len(ended) <= 1
+    assert not threads_of_logs()
+
+
+def test_ctrl_c_is_not_put_off() -> None:
+    """It ends what the caller waits for at once, whichever item he was at."""
+    caller = threading.get_ident()
+    held = threading.Event()
+
+    def work(n: int, unwanted: Unwanted) -> None:
+        if threading.get_ident() == caller:
+            assert held.wait(30)
+            raise KeyboardInterrupt
+        held.set()
+        wait_for(unwanted, "word that nobody wants it")
+
+    with pytest.raises(KeyboardInterrupt):
+        next(in_order(work, range(10), 2, NAME))
+
+
+@pytest.mark.parametrize("allowed", [0, 1])
+@pytest.mark.parametrize("error", [RuntimeError, MemoryError])
+def test_no_thread_to_be_had(
+    monkeypatch: pytest.MonkeyPatch, allowed: int, error: type[Exception]
+) -> None:
+    """Those that there are do it all."""
+    left = [0] * allowed
+    start = _thread.start_new_thread
+
+    def refuse(run: Any, args: Any) -> int:
+        if not left:
+            raise error
+        left.pop()
+        return start(run, args)
+
+    monkeypatch.setattr(_thread, "start_new_thread", refuse)
+    assert list(in_order(square, range(50), 4, NAME)) == [n * n for n in range(50)]
+
+
+def test_threads_that_never_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for them, and one that begins when all is over does nothing."""
+    late: list[tuple[Any, Any]] = []
+
+    def start(run: Any, args: Any) -> int:
+        late.append((run, args))
+        return 0
+
+    monkeypatch.setattr(_thread, "start_new_thread", start)
+    done: list[int] = []
+
+    def work(n: int, unwanted: Unwanted) -> None:
+        done.append(n)
+
+    assert len(list(in_order(work, range(5), 3, NAME))) == 5
+    assert len(late) == 2
+    for run, args in late:
+        run(*args)
+    assert done == [0, 1, 2, 3, 4]
