@@ -319,15 +319,14 @@ def sink(bench: Bench) -> Iterator[Row]:
         sides = lambda: copy("penstock"), lambda: copy("parquet")
         with _tuned():
             yield take_turns(bench, "spark sink", *sides).row(
-                f"Spark: {count / 1e6:.1f} M rows of a log as a stream into a log, synced",
+                f"Spark, tuned: {count / 1e6:.1f} M rows of a log as a stream into a log, synced",
                 NOT_SYNCED,
                 million_per_s,
                 bar=1,
-                note="a session with penstock.spark.tune; reading the rows, and starting the "
-                "query, counts on both sides",
+                note="reading the rows, and starting the query, counts on both sides",
             )
         yield take_turns(bench, "spark sink, not tuned", *sides).row(
-            "Spark: the same in a session as it comes", NOT_SYNCED, million_per_s
+            "Spark, not tuned: the same", NOT_SYNCED, million_per_s
         )
         frame = _load(path / "log", columns="key,value,topic").persist()
         frame.count()
@@ -342,10 +341,9 @@ def sink(bench: Bench) -> Iterator[Row]:
             yield take_turns(
                 bench, "spark table sink", lambda: write("penstock"), lambda: write("parquet")
             ).row(
-                "Spark: the same rows from its memory as one table into a log, synced",
+                "Spark, tuned: the same rows from its memory as one table into a log, synced",
                 NOT_SYNCED,
                 million_per_s,
-                note="a session with penstock.spark.tune",
             )
         frame.unpersist()
 

@@ -2,7 +2,8 @@
 
 A process may have no memory for a thread, or be allowed no more of them: containers count. A thread
 pool fails then, or waits for ever for a thread that died before it began. Here the caller works as
-well, and whatever nobody else has taken up is done by him.
+well, and does whatever nobody else has taken up. The threads are unknown to `threading`: what they
+do must not ask it who they are.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ def in_order(
     waits for what is being worked on, and the rest is not begun: ``work`` may ask whether it is
     unwanted by now. ``name`` is what the system shows of the threads.
     """
-    shared = _Shared(work, items, threads - 1, name)
+    shared = _Shared(work, items, min(threads, len(items)) - 1)
     try:
+        shared.begin(name)
         for i in range(len(items)):
             yield shared.result(i)
     finally:
@@ -38,9 +40,7 @@ def in_order(
 class _Shared(Generic[T, R]):
     """Items, and what has become of them."""
 
-    def __init__(
-        self, work: Callable[[T, Unwanted], R], items: Sequence[T], helpers: int, name: str
-    ) -> None:
+    def __init__(self, work: Callable[[T, Unwanted], R], items: Sequence[T], helpers: int) -> None:
         self._work = work
         self._items = items
         self._untaken = list(reversed(range(len(items))))
@@ -49,21 +49,30 @@ class _Shared(Generic[T, R]):
             lock.acquire()
         self._results: list[R | None] = [None] * len(items)
         self._errors: list[BaseException | None] = [None] * len(items)
+        self._awaited = 0
         self._busy = [_thread.allocate_lock() for _ in range(helpers)]
         self._stopped = False
+
+    def begin(self, name: str) -> None:
+        """Start the other threads, as many as can be had."""
         for busy in self._busy:
             try:
                 _thread.start_new_thread(self._help, (busy, name))
-            except (RuntimeError, MemoryError):  # then there are as many as there are
+            except (RuntimeError, MemoryError):
                 break
 
     def result(self, i: int) -> R:
         """What became of an item; meanwhile this thread works on what is left."""
+        self._awaited = i
         while self._pending[i].locked() and self._take(hurried=True):
             pass
         self._pending[i].acquire()
-        if (error := self._errors[i]) is not None:
-            raise error
+        error, self._errors[i] = self._errors[i], None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # or it would hold this frame, which holds it
         found, self._results[i] = self._results[i], None
         return found  # type: ignore[return-value]
 
@@ -72,27 +81,28 @@ class _Shared(Generic[T, R]):
         self._stopped = True
         for busy in self._busy:
             busy.acquire()  # and whoever begins only now finds it taken
+        self._results.clear()
+        self._errors.clear()
 
     def _unwanted(self) -> bool:
-        return self._stopped
+        """Whether nobody will get what is being worked on."""
+        return self._stopped or self._errors[self._awaited] is not None
 
     def _help(self, busy: _thread.LockType, name: str) -> None:
         if not busy.acquire(blocking=False):
             return
         try:
             _core.name_thread(name)
-            while not self._stopped and self._take(hurried=False):
+            while not self._unwanted() and self._take(hurried=False):
                 pass
         finally:
             busy.release()
 
     def _take(self, *, hurried: bool) -> bool:
         """Work on the next item; False if there is none left. ``hurried``: Ctrl-C ends it all."""
-        if not self._untaken:
-            return False
         try:
             i = self._untaken.pop()
-        except IndexError:  # somebody else was faster
+        except IndexError:
             return False
         try:
             self._results[i] = self._work(self._items[i], self._unwanted)

@@ -317,8 +317,12 @@ class Adopted(Private):
             threads,
             "penstock-adopt",
         )
-        self._taken = self._dated(list(found))
-        for _ in in_order(_put_header, self._taken, threads, "penstock-adopt"):
+        taken = list(found)
+        self._taken = self._dated(taken)
+        others = [
+            new for new, old in zip(self._taken, taken, strict=True) if new.header != old.header
+        ]
+        for _ in in_order(_put_header, others, threads, "penstock-adopt"):
             pass
         self._headers = [taken.header for taken in self._taken]
         self._files = [taken.path for taken in self._taken]

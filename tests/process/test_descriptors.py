@@ -14,7 +14,7 @@ import pytest
 import penstock
 from penstock import Busy, Event, NotFound
 from tests.support.scene import Scene
-from tests.support.threads import threads_of_logs
+from tests.support.threads import threads_of
 from tests.support.workers import Crew
 
 pytestmark = pytest.mark.process
@@ -38,7 +38,7 @@ def held(path: str) -> list[str]:
                 found.append(f"fd {fd}: {target}")
     maps = Path("/proc/self/maps").read_text().splitlines()
     found += [line for line in maps if path in line]
-    return found or threads_of_logs()
+    return found or threads_of()
 
 
 def _with(path: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 import penstock
 from penstock import Closed
 from tests.support.scene import Scene
-from tests.support.threads import threads_of_logs
+from tests.support.threads import threads_of
 
 pytestmark = pytest.mark.process
 
@@ -77,7 +77,7 @@ def test_first_appends_at_once(tmp_path: Path) -> None:
             thread.join()
         assert len(log) == 8
         log.close()
-        assert not threads_of_logs()
+        assert not threads_of()
 
 
 def close_under_appends(path: str) -> None:

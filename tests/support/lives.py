@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import pickle
 import random
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,25 +86,6 @@ def _rows_of(items: list[Item]) -> Given:
         }
     )
     return rows_to_stage(batch, "rows", "value", "key", "topic", "headers", None, 0)
-
-
-class AtOnce(AbstractContextManager["AtOnce"]):
-    """Stands in for a pool of threads: a history watches one thread only."""
-
-    def __init__(self, *_: object) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def submit(self, call: Callable[..., Any], *args: Any) -> Future[Any]:
-        """Call it, before anything else happens."""
-        future: Future[Any] = Future()
-        future.set_result(call(*args))
-        return future
-
-    def shutdown(self, **_: object) -> None:
-        """There is nothing to end."""
 
 
 @dataclass(frozen=True)
@@ -281,7 +261,7 @@ class Life:
         seqs = self._note(items, producer)
         if producer is not None:
             producer = (producer[0], producer[1])
-        with mock.patch.object(penstock.staged, "ThreadPoolExecutor", AtOnce):
+        with mock.patch.object(penstock.staged, "THREADS_MAX", 1):  # one thread is watched
             assert append_staged(log, staged, durable=durable, producer=producer) == seqs
 
     def _make(self, sizes: list[int]) -> list[Item]:

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.steward import background
 from penstock.steward.background import Background
-from tests.support.threads import threads_of_logs
+from tests.support.threads import threads_of
 from tests.support.wait import wait_for
 
 
@@ -28,7 +28,7 @@ def test_steps() -> None:
     wait_for(lambda: not left, "the last step")
     thread.finish()
     assert names == ["penstock-of-a-t"] * 3
-    assert not threads_of_logs()
+    assert not threads_of()
 
 
 def test_lack_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import _thread
+import gc
 import threading
+import weakref
 from typing import Any
 
 import pytest
 
-from penstock.parallel import Unwanted, in_order
-from tests.support.threads import threads_of_logs
+from penstock.parallel import Unwanted, _Shared, in_order
+from tests.support.threads import threads_of
 from tests.support.wait import wait_for
 
 NAME = "penstock-of-a-test"
@@ -33,7 +35,7 @@ def test_in_order(threads: int, count: int) -> None:
     found = list(in_order(work, range(count), threads, NAME))
     assert found == [n * n for n in range(count)]
     assert sorted(done) == list(range(count))
-    assert not threads_of_logs()
+    assert not threads_of(NAME)
 
 
 def test_several_at_once() -> None:
@@ -57,38 +59,73 @@ def test_an_error_comes_in_its_turn() -> None:
         for one in in_order(lambda n, _: 1 // (n - 3), range(10), 2, NAME):
             found.append(one)
     assert found == [-1, -1, -1]
-    assert not threads_of_logs()
+    assert not threads_of(NAME)
 
 
-@pytest.mark.parametrize("error", [None, OSError, KeyboardInterrupt])
-def test_broken_off(error: type[BaseException] | None) -> None:
-    """What is being worked on hears of it and is waited for; the rest is not begun."""
-    caller = threading.get_ident()
+@pytest.fixture(params=["caller", "helper"])
+def first(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Which of two threads gets the first item."""
+    begin, help_ = _Shared.begin, _Shared._help
+
+    def until_one_is_taken(shared: _Shared[Any, Any]) -> None:
+        count = len(shared._items)
+        wait_for(lambda: len(shared._untaken) < count, "somebody to take the first item")
+
+    def begin_late(shared: _Shared[Any, Any], name: str) -> None:
+        begin(shared, name)
+        until_one_is_taken(shared)
+
+    def help_late(shared: _Shared[Any, Any], *args: Any) -> None:
+        until_one_is_taken(shared)
+        help_(shared, *args)
+
+    if request.param == "helper":
+        monkeypatch.setattr(_Shared, "begin", begin_late)
+    else:
+        monkeypatch.setattr(_Shared, "_help", help_late)
+    return str(request.param)
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_failed(first: str, error: type[BaseException]) -> None:
+    """Who works on something behind it hears of it, caller or not; the rest is not begun."""
     begun = threading.Event()
     ended: list[int] = []
 
     def work(n: int, unwanted: Unwanted) -> int:
         if n == 0:
-            if error is None:
-                return 0
             assert begun.wait(30)
             raise error
         begun.set()
-        if threading.get_ident() != caller:
+        wait_for(unwanted, "word that nobody wants it")
+        ended.append(n)
+        return n
+
+    with pytest.raises(error):
+        list(in_order(work, range(100), 2, NAME))
+    assert ended == [1]
+    assert not threads_of(NAME)
+
+
+def test_broken_off(first: str) -> None:
+    """The same if he who asked goes on no further."""
+    caller = threading.get_ident()
+    begun = threading.Event()
+    ended: list[int] = []
+
+    def work(n: int, unwanted: Unwanted) -> int:
+        if n > 0 and threading.get_ident() != caller:
+            begun.set()
             wait_for(unwanted, "word that nobody wants it")
             ended.append(n)
         return n
 
-    results = in_order(work, range(10_000), 2, NAME)
-    if error is None:
-        assert next(results) == 0
-        assert begun.wait(30)
-        results.close()
-    else:
-        with pytest.raises(error):
-            next(results)
-    assert len(ended) <= 1
-    assert not threads_of_logs()
+    results = in_order(work, range(1_000_000), 2, NAME)
+    assert next(results) == 0
+    assert begun.wait(30)
+    results.close()
+    assert len(ended) == 1
+    assert not threads_of(NAME)
 
 
 def test_ctrl_c_is_not_put_off() -> None:
@@ -105,6 +142,47 @@ def test_ctrl_c_is_not_put_off() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         next(in_order(work, range(10), 2, NAME))
+
+
+def test_ctrl_c_at_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread goes on that was started before it."""
+    start = _thread.start_new_thread
+
+    def interrupted(run: Any, args: Any) -> int:
+        start(run, args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_thread, "start_new_thread", interrupted)
+    done: list[int] = []
+
+    def work(n: int, unwanted: Unwanted) -> None:
+        wait_for(unwanted, "word that nobody wants it")
+        done.append(n)
+
+    with pytest.raises(KeyboardInterrupt):
+        list(in_order(work, range(100), 2, NAME))
+    assert len(done) <= 1
+    assert not threads_of(NAME)
+
+
+def test_what_is_not_wanted_is_let_go() -> None:
+    """An error holds nothing of what was made before it, or beside it."""
+    made: list[weakref.ref[object]] = []
+
+    def work(n: int, unwanted: Unwanted) -> set[int]:
+        if n == 20:
+            raise OSError
+        made.append(weakref.ref(found := {n}))
+        return found
+
+    gc.disable()
+    try:
+        with pytest.raises(OSError):
+            list(in_order(work, range(40), 2, NAME))
+        assert len(made) >= 20
+        assert [ref for ref in made if ref() is not None] == []
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("allowed", [0, 1])
