@@ -23,7 +23,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 import penstock
 import penstock.spark
-from benchmarks.harness import ROOT, VALUE_BYTES, Bench, Row, million_per_s, take_turns
+from benchmarks.harness import ROOT, VALUE_BYTES, Bench, Pairs, Row, million_per_s, take_turns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,6 +33,7 @@ COLUMNS = "topic,offset,value"
 TOPICS = ["clicks", "orders", "views"]
 QUESTION = ["count(*)", "sum(length(value))", "max(offset)"]
 NOT_SYNCED = "into Parquet, default compression, not synced"
+WARM_UPS = 3  # of both sides, behind which Java has compiled what matters
 BATCHES = 10  # of a stream, whose median counts
 
 
@@ -165,7 +166,7 @@ def table(bench: Bench) -> Iterator[Row]:
 
         if ours() != theirs():
             raise RuntimeError("both sides do not read the same rows")
-        for _ in range(3):
+        for _ in range(WARM_UPS):
             ours(), theirs()
         yield take_turns(bench, "spark aggregate", _rate(count, ours), _rate(count, theirs)).row(
             f"Spark: group by, {count / 1e6:.1f} M rows of a log",
@@ -189,7 +190,7 @@ def _counts(bench: Bench, log: Path, count: int) -> Iterator[Row]:
     ):
         ours = partial(counted, "penstock", **given)
         theirs = partial(counted, "row-by-row", splits="2", **given)
-        for _ in range(3):
+        for _ in range(WARM_UPS):
             if ours() != theirs():
                 raise RuntimeError("both sides do not count the same rows")
         yield take_turns(
@@ -242,7 +243,7 @@ def stream(bench: Bench) -> Iterator[Row]:
             return float(count / (batch["durationMs"]["triggerExecution"] / 1000))
 
         as_table = _rate(count, lambda: _noop(_load(path / "log")))
-        for _ in range(2):
+        for _ in range(WARM_UPS):
             available_now(), as_table()
         yield take_turns(bench, "spark stream", available_now, as_table).row(
             f"Spark: AvailableNow, {count / 1e6:.1f} M rows in one batch",
@@ -311,21 +312,25 @@ def sink(bench: Bench) -> Iterator[Row]:
             writer.trigger(availableNow=True).start(str(path / "copy")).awaitTermination()
             return count / (perf_counter() - began)
 
-        copy("parquet")
         copy("penstock")
         with penstock.open(path / "copy", mode="r") as log:
             if len(log) != count:
                 raise RuntimeError("not all rows arrived")
-        sides = lambda: copy("penstock"), lambda: copy("parquet")
+
+        def turns(what: str) -> Pairs:
+            for _ in range(WARM_UPS):
+                copy("penstock"), copy("parquet")
+            return take_turns(bench, what, lambda: copy("penstock"), lambda: copy("parquet"))
+
         with _tuned():
-            yield take_turns(bench, "spark sink", *sides).row(
+            yield turns("spark sink, tuned").row(
                 f"Spark, tuned: {count / 1e6:.1f} M rows of a log as a stream into a log, synced",
                 NOT_SYNCED,
                 million_per_s,
                 bar=1,
                 note="reading the rows, and starting the query, counts on both sides",
             )
-        yield take_turns(bench, "spark sink, not tuned", *sides).row(
+        yield turns("spark sink, not tuned").row(
             "Spark, not tuned: the same", NOT_SYNCED, million_per_s
         )
         frame = _load(path / "log", columns="key,value,topic").persist()
@@ -338,6 +343,8 @@ def sink(bench: Bench) -> Iterator[Row]:
             return count / (perf_counter() - began)
 
         with _tuned():
+            for _ in range(WARM_UPS):
+                write("penstock"), write("parquet")
             yield take_turns(
                 bench, "spark table sink", lambda: write("penstock"), lambda: write("parquet")
             ).row(
