@@ -23,7 +23,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 import penstock
 import penstock.spark
-from benchmarks.harness import ROOT, VALUE_BYTES, Bench, Pairs, Row, million_per_s, take_turns
+from benchmarks.harness import ROOT, VALUE_BYTES, Bench, Pairs, Row, Side, million_per_s, take_turns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -166,9 +166,7 @@ def table(bench: Bench) -> Iterator[Row]:
 
         if ours() != theirs():
             raise RuntimeError("both sides do not read the same rows")
-        for _ in range(WARM_UPS):
-            ours(), theirs()
-        yield take_turns(bench, "spark aggregate", _rate(count, ours), _rate(count, theirs)).row(
+        yield _warm_turns(bench, "spark aggregate", _rate(count, ours), _rate(count, theirs)).row(
             f"Spark: group by, {count / 1e6:.1f} M rows of a log",
             "spark.read.parquet, default compression",
             million_per_s,
@@ -202,6 +200,13 @@ def _counts(bench: Bench, log: Path, count: int) -> Iterator[Row]:
             bar=bar,
             pages=WARM,
         )
+
+
+def _warm_turns(bench: Bench, what: str, ours: Side, theirs: Side) -> Pairs:
+    """Both sides in turn, when Java has compiled them."""
+    for _ in range(WARM_UPS):
+        ours(), theirs()
+    return take_turns(bench, what, ours, theirs)
 
 
 def _rate(count: int, work: Any) -> Any:
@@ -243,9 +248,7 @@ def stream(bench: Bench) -> Iterator[Row]:
             return float(count / (batch["durationMs"]["triggerExecution"] / 1000))
 
         as_table = _rate(count, lambda: _noop(_load(path / "log")))
-        for _ in range(WARM_UPS):
-            available_now(), as_table()
-        yield take_turns(bench, "spark stream", available_now, as_table).row(
+        yield _warm_turns(bench, "spark stream", available_now, as_table).row(
             f"Spark: AvailableNow, {count / 1e6:.1f} M rows in one batch",
             "the same rows as a table",
             million_per_s,
@@ -317,20 +320,16 @@ def sink(bench: Bench) -> Iterator[Row]:
             if len(log) != count:
                 raise RuntimeError("not all rows arrived")
 
-        def turns(what: str) -> Pairs:
-            for _ in range(WARM_UPS):
-                copy("penstock"), copy("parquet")
-            return take_turns(bench, what, lambda: copy("penstock"), lambda: copy("parquet"))
-
+        sides = partial(copy, "penstock"), partial(copy, "parquet")
         with _tuned():
-            yield turns("spark sink, tuned").row(
+            yield _warm_turns(bench, "spark sink, tuned", *sides).row(
                 f"Spark, tuned: {count / 1e6:.1f} M rows of a log as a stream into a log, synced",
                 NOT_SYNCED,
                 million_per_s,
                 bar=1,
                 note="reading the rows, and starting the query, counts on both sides",
             )
-        yield turns("spark sink, not tuned").row(
+        yield _warm_turns(bench, "spark sink, not tuned", *sides).row(
             "Spark, not tuned: the same", NOT_SYNCED, million_per_s
         )
         frame = _load(path / "log", columns="key,value,topic").persist()
@@ -343,10 +342,8 @@ def sink(bench: Bench) -> Iterator[Row]:
             return count / (perf_counter() - began)
 
         with _tuned():
-            for _ in range(WARM_UPS):
-                write("penstock"), write("parquet")
-            yield take_turns(
-                bench, "spark table sink", lambda: write("penstock"), lambda: write("parquet")
+            yield _warm_turns(
+                bench, "spark table sink", partial(write, "penstock"), partial(write, "parquet")
             ).row(
                 "Spark, tuned: the same rows from its memory as one table into a log, synced",
                 NOT_SYNCED,

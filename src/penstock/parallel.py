@@ -67,7 +67,7 @@ class _Shared(Generic[T, R]):
         while self._pending[i].locked() and self._take(hurried=True):
             pass
         self._pending[i].acquire()
-        error, self._errors[i] = self._errors[i], None
+        error = self._errors[i]
         if error is not None:
             try:
                 raise error

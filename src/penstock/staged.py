@@ -310,7 +310,7 @@ class Adopted(Private):
         Several threads, each with a file of its own, so that one waits for the device while
         another counts. What headers say of the events before is known when all of them are through.
         """
-        threads = min(THREADS_MAX, len(self._staged), (os.cpu_count() or 1) + 1)
+        threads = min(THREADS_MAX, (os.cpu_count() or 1) + 1)
         found = in_order(
             self._take,
             list(zip(self._staged, self._provisional(), strict=True)),

@@ -25,8 +25,8 @@ def fresh(spark: SparkSession) -> SparkSession:
     return spark.newSession()
 
 
-def batch_rows(spark: SparkSession, count: int) -> list[int]:
-    """How many rows have the batches in which Spark hands over ``count`` rows of 1000 bytes."""
+def batch_rows(spark: SparkSession, count: int, nbytes: int = 1000) -> list[int]:
+    """How many rows have the batches in which Spark hands over ``count`` rows of ``nbytes``."""
 
     def counted(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[Any]:
         import pyarrow as pa
@@ -34,7 +34,7 @@ def batch_rows(spark: SparkSession, count: int) -> list[int]:
         for batch in batches:
             yield pa.record_batch({"n": pa.array([batch.num_rows], pa.int64())})
 
-    frame = spark.range(0, count, 1, 1).selectExpr("rpad(cast(id as string), 1000) value")
+    frame = spark.range(0, count, 1, 1).selectExpr(f"rpad(cast(id as string), {nbytes}) value")
     return [row["n"] for row in frame.mapInArrow(counted, "n long").collect()]
 
 
@@ -44,6 +44,7 @@ def test_batches_are_numbers_of_rows(fresh: SparkSession) -> None:
     assert max(batch_rows(fresh, 1000)) < 200
     tune(fresh)
     assert batch_rows(fresh, 12_000) == [10_000, 2000]
+    assert batch_rows(fresh, 10_000, 8000) == [10_000], "more than Spark has in a batch by default"
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ PATIENCE = 5.0  # seconds; behind its last word to others a thread of Python has
 
 
 def threads_of(name: str = "penstock-") -> list[str]:
-    """The names of those that begin like this, and do not end by themselves in a while.
+    """The names that begin like this, by default those of open logs, of threads that do not end.
 
-    The threads of logs do, as long as they are open.
+    They are given a while for that.
     """
     deadline = time.monotonic() + PATIENCE
     while (found := _now(name[:NAME_MAX])) and time.monotonic() < deadline:

@@ -128,7 +128,7 @@ def test_broken_off(first: str) -> None:
     assert not threads_of(NAME)
 
 
-def test_ctrl_c_is_not_put_off() -> None:
+def test_ctrl_c_is_not_put_off(first: str) -> None:
     """It ends what the caller waits for at once, whichever item he was at."""
     caller = threading.get_ident()
     held = threading.Event()
@@ -166,21 +166,26 @@ def test_ctrl_c_at_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_not_wanted_is_let_go() -> None:
-    """An error holds nothing of what was made before it, or beside it."""
-    made: list[weakref.ref[object]] = []
+    """An error that is kept holds nothing but its own place; once it is gone, nothing is held."""
+    made: dict[int, weakref.ref[object]] = {}
 
     def work(n: int, unwanted: Unwanted) -> set[int]:
+        made[n] = weakref.ref(found := {n})
         if n == 20:
+            wait_for(lambda: 22 in made, "a result behind the error")
             raise OSError
-        made.append(weakref.ref(found := {n}))
         return found
+
+    def held() -> list[int]:
+        return [n for n, ref in made.items() if ref() is not None]
 
     gc.disable()
     try:
-        with pytest.raises(OSError):
+        with pytest.raises(OSError) as caught:
             list(in_order(work, range(40), 2, NAME))
-        assert len(made) >= 20
-        assert [ref for ref in made if ref() is not None] == []
+        assert held() == [20]
+        del caught
+        assert held() == []
     finally:
         gc.enable()
 
