@@ -335,6 +335,7 @@ class Reader:
         tags: bytes | None = None,
         on_gap: Literal["raise", "skip"] = "raise",
         from_oldest: bool = True,
+        to_end: bool = False,
         hold: Hold | None = None,
     ) -> None: ...
     @property

@@ -7,7 +7,7 @@ cdef class Reader:
     bounds and checksum before it hands the event out, so it returns only what a writer committed.
     ``take(n)`` returns what is there without waiting, ``wait(timeout)`` waits for more,
     ``position`` tells where it stands, ``skipped`` how many seqs it passed over because they are
-    damaged or, in a ring, overwritten before it came to them, if it was told to.
+    damaged or gone, if it was told to.
 
     Of a ring it copies a window of frames at a time, and looks at them once it is sure that none of
     them was being overwritten.
@@ -42,7 +42,8 @@ cdef class Reader:
     cdef uint64_t place       # of a ring: position of what stands at the start of `map`, a window
     cdef uint64_t window_bytes
     cdef bint pass_gaps       # go on behind what is gone
-    cdef bint from_oldest     # begin with what is there, if the first events are gone
+    cdef bint from_oldest     # nothing was read yet: begin with what is there, if the first events are gone
+    cdef bint to_end          # likewise: end where the log does, if all that was asked for is gone
     cdef Hold hold            # what has writers of a ring wait for this reader
     cdef int64_t spin_ns
     cdef public object timeout
@@ -50,7 +51,8 @@ cdef class Reader:
     def __init__(
         self, LogCore log, uint64_t start, uint64_t stop, *, bint reverse=False, bint check=True,
         topic=None, key=None, since_ns=None, until_ns=None, bint follows=False, bint durable=False, timeout=None,
-        spin=0.0, damaged="raise", tags=None, on_gap="raise", bint from_oldest=True, hold=None,
+        spin=0.0, damaged="raise", tags=None, on_gap="raise", bint from_oldest=True,
+        bint to_end=False, hold=None,
     ):
         self.log = log
         self.next = start
@@ -88,6 +90,7 @@ cdef class Reader:
         self.skip = damaged == "skip"
         self.pass_gaps = on_gap == "skip"
         self.from_oldest = from_oldest
+        self.to_end = to_end
         self.hold = hold
         self.window_bytes = PSK_RING_WINDOW_BYTES
         self.check = check or self.skip
@@ -183,6 +186,27 @@ cdef class Reader:
         self.pass_to(first)
         return 0
 
+    cdef int begin_at(self, uint64_t first) except -1:
+        """Nothing was read yet, and the log begins at ``first`` now: so does this."""
+        self.next = first
+        if self.to_end and first >= self.stop:
+            self.stop = self.end = self.log._next_seq()
+        return 0
+
+    cdef int check_start(self, uint64_t first) except -1:
+        """In reverse, at the oldest event: the first ones that were asked for may be gone."""
+        if self.from_oldest or self.next <= self.stop or first <= self.stop:
+            return 0
+        if not self.pass_gaps:
+            raise Gap(
+                f"{self.log.path}: the events from seq {self.stop} on are gone; "
+                f"the first one still there is {first}",
+                first_seq=first,
+            )
+        self.skipped += min(self.next, first) - self.stop
+        self.next = self.stop
+        return 0
+
     cdef bint find_place(self) except -1:
         """Of a ring: find where the event that comes next stands; False if there is none yet."""
         cdef uint64_t found = 0, position = 0, seq
@@ -196,12 +220,13 @@ cdef class Reader:
                 seq = 1  # wherever the ring begins, be it with damage
             found = ring.position_of(self.log, seq, &position)
         if found > self.next:
-            if not self.from_oldest and not ring.generation:
+            if self.from_oldest:
+                self.begin_at(found)
+            elif not ring.generation or self.next < <uint64_t>self.log._oldest_seq():
                 self.fall_behind(found)
             self.next = found
         if self.hold is not None and self.hold.control is not self.log._control:  # in a child
             self.hold = self.log._take_hold(self.next)
-        self.from_oldest = False
         self.ring = ring
         self.place = position
         self.at = self.limit = WINDOW_START
@@ -220,6 +245,7 @@ cdef class Reader:
             if w is not None:
                 self.enter(w, WINDOW_START, w.mapped)
                 self.place = position
+                self.from_oldest = False
                 return True
             if self.ring is not self.log._ring:  # the ring has another size now
                 self.map = spare = None
@@ -235,7 +261,10 @@ cdef class Reader:
                 return False
             first = self.ring.oldest(self.log, &position)
             if first > self.next:
-                self.fall_behind(first)
+                if self.from_oldest:
+                    self.begin_at(first)
+                else:
+                    self.fall_behind(first)
                 if self.next >= self.stop:
                     self.place = position
                     self.at = self.limit = WINDOW_START
@@ -660,6 +689,7 @@ cdef class Reader:
         cdef FrameState state
         cdef Event event
         if self.map is None and not self.find_last():
+            self.check_start(self.log._oldest_seq())
             self.ended = True
             return None
         while self.at:
@@ -686,6 +716,7 @@ cdef class Reader:
                 return event
         if self.skip and not self.ring.generation:
             self.pass_down(self.log._oldest_seq())
+        self.check_start(self.log._oldest_seq())
         self.ended = True
         return None
 
@@ -702,6 +733,7 @@ cdef class Reader:
                 if not self.enter_before():
                     if self.skip and not self.map.generation:
                         self.pass_down(self.log._lowest_base())
+                    self.check_start(self.log._lowest_base())
                     self.ended = True
                     return None
             p = self.base + self.at

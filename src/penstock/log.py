@@ -87,9 +87,12 @@ class Log(Handle):
         ``tags``, only events that have all of them. With ``reverse`` the newest comes first.
         ``durable`` leaves out what is not on the device yet. ``check=False`` leaves the checksums
         unchecked. An event that is damaged raises `Corrupt`; ``damaged="skip"`` goes on with the
-        next one that is not, and ``reader.skipped`` counts the seqs passed over. Events that are
-        dropped while this reads, before it comes to them, are a `Gap`; ``on_gap="skip"`` goes on
-        with the first one still there, and counts them likewise.
+        next one that is not, and ``reader.skipped`` counts the seqs passed over.
+
+        Without ``start`` this begins with the oldest event there is. A ``start`` below that is a
+        `Gap` when the first event is asked for (in reverse, when the last one is), and so are
+        events that go away while this reads, before it comes to them. ``on_gap="skip"`` goes on
+        with the first one still there, and ``reader.skipped`` counts the missing ones likewise.
 
         >>> log = penstock.open(path)
         >>> log.extend([b"a", b"b", b"c"])
@@ -110,6 +113,8 @@ class Log(Handle):
             check=check,
             damaged=damaged,
             on_gap=on_gap,
+            from_oldest=start is None,
+            to_end=stop is None and until is None and not durable,
             topic=topic_bytes(topic),
             key=key_bytes(key),
             tags=tag_bytes(tags),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from penstock._core import COLUMNS, BatchStream, Columns, RowReader
 from penstock.codecs import find as find_codec
-from penstock.errors import Usage, WrongType
+from penstock.errors import Gap, Usage, WrongType
 from penstock.event import Buffer
 from penstock.fields import PREFIX, Fields, arrow_schema, one_array
 from penstock.needs import needed
@@ -46,7 +46,7 @@ class Scan:
 
     Each of ``to_arrow()``, ``to_batches()``, ``to_pandas()``, ``to_polars()`` goes through the log
     anew, as it then stands. ``skipped`` counts the seqs that the last of them passed over because
-    they are damaged, if the scan was told to.
+    they are damaged or gone, if the scan was told to.
     """
 
     def __init__(
@@ -70,7 +70,6 @@ class Scan:
         codec: str | None = None,
         malformed: Literal["raise", "null", "drop"] = "raise",
         on_gap: Literal["raise", "skip"] = "raise",
-        exact: bool = False,
         batch_bytes: int = BATCH_BYTES,
     ) -> None:
         check_seqs(start, stop)
@@ -107,10 +106,10 @@ class Scan:
         self._columns = Columns([(c, c) for c in base], time_unit)
         self._picks = self._topic is not None or self._times != (None, None)  # by the index
         self._durable_only = durable_only
+        self._whole_end = not durable_only and self._times[1] is None
         self._check = check
         self._damaged: Literal["raise", "skip"] = damaged
         self._on_gap: Literal["raise", "skip"] = on_gap
-        self._exact = exact  # it is a gap as well if the first events asked for are gone
         self._batch_rows = batch_rows
         self._batch_bytes = batch_bytes  # of frames, which is a little more than its columns take
         self._readers: list[RowReader] = []  # of the last run
@@ -120,7 +119,7 @@ class Scan:
 
     @property
     def skipped(self) -> int:
-        """How many seqs the last run passed over because they are damaged."""
+        """How many seqs the last run passed over because they are damaged or gone."""
         return sum(reader.skipped for reader in self._readers)
 
     def _begin(self) -> tuple[int, int]:
@@ -130,7 +129,11 @@ class Scan:
         found = bounds(self._log, *self._range, *self._times, self._durable_only, skip=skip)
         return found[:2]
 
-    def _reader(self, lowest: int, end: int, rows: int, nbytes: int) -> RowReader:
+    def _reader(
+        self, lowest: int, end: int, rows: int, nbytes: int, *, first: bool = True
+    ) -> RowReader:
+        """A reader of the events from ``lowest`` to before ``end``; ``first``: no part precedes."""
+        start, stop = self._range
         reader = RowReader(
             self._log,
             lowest,
@@ -138,7 +141,8 @@ class Scan:
             check=self._check,
             damaged=self._damaged,
             on_gap=self._on_gap,
-            from_oldest=not self._exact,
+            from_oldest=start is None and first,
+            to_end=self._whole_end and stop is None,
             topic=self._topic,
             key=self._key,
             tags=self._tags,
@@ -166,20 +170,31 @@ class Scan:
     def _everything(self) -> Iterator[pyarrow.RecordBatch]:
         """All batches in order, made by several threads if there is much to read."""
         lowest, end = self._begin()
-        size = max(PART_SEQS, (end - lowest) // PARTS_MAX)  # seqs may have holes of any size
-        parts = [(start, min(start + size, end)) for start in range(lowest, end, size)]
+        base = lowest if self._range[0] is not None else max(lowest, self._log._lowest_base())
+        size = max(PART_SEQS, (end - base) // PARTS_MAX)  # seqs may have holes of any size
+        cuts = [lowest, *range(base + size, end, size), end]
+        parts = list(itertools.pairwise(cuts))
         threads = min(len(parts), len(os.sched_getaffinity(0)), THREADS_MAX)
         if threads < 2 or self._picks:
             yield from self._record_batches(self._reader(lowest, end, *TABLE_SIZE))
             return
 
         def read(part: tuple[int, int], unwanted: Unwanted) -> list[pyarrow.RecordBatch]:
-            batches = self._record_batches(self._reader(*part, *TABLE_SIZE))
+            reader = self._reader(*part, *TABLE_SIZE, first=part[0] == lowest)
+            batches = self._record_batches(reader)
             # A part may be gigabytes, and Ctrl-C does not reach the threads.
             return list(itertools.takewhile(lambda _: not unwanted(), batches))
 
-        for batches in in_order(read, parts, threads, "penstock-scan"):
-            yield from batches
+        begun = False
+        try:
+            for batches in in_order(read, parts, threads, "penstock-scan"):
+                begun = begun or bool(batches)
+                yield from batches
+        except Gap:
+            if begun or self._range[0] is not None:
+                raise
+            # A ring overwrote the first parts before they were read: begin with what is there now.
+            yield from self._record_batches(self._reader(*self._begin(), *TABLE_SIZE))
 
     def _record_batches(self, reader: RowReader) -> Iterator[pyarrow.RecordBatch]:
         pa = _pyarrow()

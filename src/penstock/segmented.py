@@ -310,7 +310,10 @@ class SegmentedLog(Log):
         found = self._store.first_where(
             lambda m: m.summary is None or m.summary.log_event_max_ns >= since_ns
         )
-        return found or 1
+        if not found:
+            return 1
+        m = self._store.covering(found)  # if it is the oldest: what is gone may have such a time
+        return 1 if m is not None and m.prior_event_max_ns >= since_ns else found
 
     def _seq_past(self, until_ns: int, end: int) -> int:
         """Base of the first segment behind all events before ``until_ns``, if times never fell."""

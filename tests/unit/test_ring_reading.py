@@ -126,7 +126,7 @@ class TestReading:
     def test_following_from_a_seq_that_is_gone(
         self, ring: penstock.Log, on_gap: Literal["raise", "skip"]
     ) -> None:
-        """follow(seq) of what is gone is a gap; read(seq) and "start" begin behind it."""
+        """A seq that is gone is a gap; "start" begins with the oldest event there is."""
         fill(ring, 3)
         first = ring.first_seq
         follower = ring.follow(1, on_gap=on_gap)
@@ -137,7 +137,7 @@ class TestReading:
         else:
             assert follower.take(1)[0].seq == first
             assert follower.skipped == first - 1
-        assert next(ring.read(1)).seq == first
+        assert next(ring.read()).seq == first
         late = ring.follow("start", on_gap=on_gap)
         fill(ring, 3)
         assert late.take(1)[0].seq == ring.first_seq > first

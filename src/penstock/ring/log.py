@@ -87,7 +87,7 @@ class RingLog(RingMover):
         return False
 
     def _topics(self) -> set[bytes]:
-        return {event.topic.encode() for event in self.read()}
+        return {event.topic.encode() for event in self.read(on_gap="skip")}
 
     def _take_stock(self) -> Stock:
         self._head()

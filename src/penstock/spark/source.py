@@ -176,7 +176,9 @@ def _sample(options: Options) -> list[penstock.Event]:
         with open_log(path) as log:
             head = -(-each // 2)
             found += itertools.islice(log.read(damaged=damaged), head)
-            rest = log.read(start=log.first_seq + head, reverse=True, damaged=damaged)
+            rest = log.read(
+                start=log.first_seq + head, reverse=True, damaged=damaged, on_gap="skip"
+            )
             found += itertools.islice(rest, each - head)
     return found
 

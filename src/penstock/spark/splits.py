@@ -221,7 +221,6 @@ def read_split(split: Split, rows: Rows, picks: Picks, care: Care) -> Iterator[p
                 columns=rows.scanned(with_topic=many),
                 damaged="skip" if care.skip_corrupt else "raise",
                 time_unit="us",
-                exact=True,
                 batch_bytes=BATCH_BYTES,
             )
             try:
