@@ -33,6 +33,7 @@ from typing import Self
 from penstock import _core, files
 from penstock import layout as L
 from penstock._core import Control
+from penstock.directory import Directory
 from penstock.errors import Busy, Io, NotFound, PenstockError, from_os
 
 NAME = "control"
@@ -50,13 +51,13 @@ class Place:
     """Where the control of a log is."""
 
     log: str  # what openers lock, and messages name
-    file: str  # holds the page
+    file: str  # holds the page; relative to a held directory, if it is a Name
     offset: int = 0  # of the page in that file
 
     @classmethod
-    def in_directory(cls, directory: str) -> Self:
+    def in_directory(cls, directory: Directory) -> Self:
         """A file of its own beside the segments."""
-        return cls(directory, os.path.join(directory, NAME))
+        return cls(directory.path, directory.file(NAME))
 
 
 def boot_id() -> bytes:
@@ -101,9 +102,9 @@ def _page(fd: int, uuid: bytes, words: Words) -> bytes:
     return bytes(page)
 
 
-def build(place: Place, uuid: bytes, words: Words, mode: int) -> None:
+def build(directory: Directory, uuid: bytes, words: Words, mode: int) -> None:
     """Make control from ``words`` as a file of its own, under LOCK_EX."""
-    temporary = os.path.join(place.log, TEMPORARY)
+    name, temporary = directory.file(NAME), directory.file(TEMPORARY)
     files.unlink(temporary)
     fd = files.create_file(temporary, mode)
     try:
@@ -112,8 +113,8 @@ def build(place: Place, uuid: bytes, words: Words, mode: int) -> None:
         files.write_at(fd, _page(fd, uuid, words), 0, temporary)
         _core.fail_point("control.written")
         # Over an old file, ext4 would write the new one out first, and whoever opens would wait.
-        files.unlink(place.file)
-        files.rename(temporary, place.file)
+        files.unlink(name)
+        files.rename(temporary, name)
         _core.fail_point("control.renamed")
     finally:
         files.close(fd)

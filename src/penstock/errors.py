@@ -17,7 +17,8 @@
     │   └── UnsupportedVersion 7   written by a newer Penstock
     ├── Io                     8   the system said no                (OSError)
     │   ├── DiskFull           8   no space; nothing was lost
-    │   └── Poisoned           8   an earlier sync failed
+    │   ├── Poisoned           8   an earlier sync failed
+    │   └── Gone               8   the log was deleted or replaced while it was open
     ├── Gap                    9   events went away before they were read
     ├── Backpressure          10   the log takes no more just now
     │   └── Full              10
@@ -47,6 +48,7 @@ class PenstockError(Exception):
         state = dict(self.__dict__)
         if isinstance(self, OSError):
             state["errno"] = self.errno
+            state["filename"] = self.filename
         return type(self), self.args, state
 
 
@@ -159,6 +161,19 @@ class DiskFull(Io):
 
 class Poisoned(Io):
     """A sync failed earlier; no process may append until the log is opened afresh."""
+
+
+class Gone(Io):
+    """The log was deleted, or another took its place, while this handle had it open.
+
+    Nothing was written anywhere. ``filename`` is the path that the log was opened by, and ``errno``
+    is ESTALE. Open the path again to use what is there now.
+    """
+
+    def __init__(self, message: str = "", *, filename: str | None = None) -> None:
+        super().__init__(message)
+        self.errno = errno.ESTALE
+        self.filename = filename
 
 
 class Gap(PenstockError):

@@ -16,6 +16,7 @@ import stat
 import time
 
 from penstock import _core
+from penstock.directory import Directory, Name, locate
 from penstock.errors import Busy, PenstockError, Usage, WrongType, from_os
 
 _PUNCH_HOLE = 0x02
@@ -48,31 +49,45 @@ def path_text(path: str | os.PathLike[str]) -> str:
         raise WrongType(f"a path is str or path-like, not {type(path).__name__}")
     if "\0" in text or not text:
         raise Usage(f"{text!r} is not a path")
-    return text
+    return str(text)  # a plain one: a name in a directory that is no longer held is only text
 
 
-def open_dir(path: str) -> int:
-    """Open a directory for locking and syncing."""
+def hold_dir(path: str) -> Directory:
+    """Hold the directory that ``path`` names now."""
     with _doing("opening", path):
-        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        name, at = locate(path)
+        flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+        if isinstance(path, Name):
+            flags |= os.O_NOFOLLOW
+        return Directory(os.open(name, flags, dir_fd=at.fd), os.path.abspath(path))
+
+
+def open_dir(path: str | Directory) -> int:
+    """Open a directory for locking and syncing."""
+    with _doing("opening", str(path)):
+        name, at = locate(path)
+        return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=at.fd)
 
 
 def open_file(path: str, *, write: bool) -> int:
     """Open an existing file; a link in the last place is refused, and a pipe never blocks."""
     with _doing("opening", path):
+        name, at = locate(path)
         mode = os.O_RDWR if write else os.O_RDONLY
-        return os.open(path, mode | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        return os.open(name, mode | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=at.fd)
 
 
 def create_file(path: str, mode: int) -> int:
     """Create a file that must not exist, with exactly these permission bits."""
     with _doing("creating", path):
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+        name, at = locate(path)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = os.open(name, flags, mode, dir_fd=at.fd)
         try:
             os.fchmod(fd, mode)
         except OSError:
             os.close(fd)
-            os.unlink(path)
+            os.unlink(name, dir_fd=at.fd)
             raise
         return fd
 
@@ -92,13 +107,15 @@ def private_file(nbytes: int, path: str) -> int:
 def make_dir(path: str, mode: int) -> bool:
     """Create a directory and its parents; False if it was there."""
     with _doing("creating", path):
-        parent = os.path.dirname(os.path.abspath(path))
-        os.makedirs(parent, exist_ok=True)
+        name, at = locate(path)
+        if not isinstance(path, Name):
+            os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
         try:
-            os.mkdir(path, mode)
+            os.mkdir(name, mode, dir_fd=at.fd)
         except FileExistsError:
             return False
-        os.chmod(path, mode | os.stat(path).st_mode & stat.S_ISGID)  # the group is the parent's
+        group = os.stat(name, dir_fd=at.fd).st_mode & stat.S_ISGID  # the parent's
+        os.chmod(name, mode | group, dir_fd=at.fd)
         return True
 
 
@@ -107,23 +124,31 @@ def close(fd: int) -> None:
     os.close(fd)
 
 
-def list_dir(path: str) -> list[str]:
+def list_dir(path: str | Directory) -> list[str]:
     """Names in a directory."""
-    with _doing("listing", path):
-        return os.listdir(path)
+    with _doing("listing", str(path)):
+        name, at = locate(path)
+        fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=at.fd)
+        try:
+            return os.listdir(fd)
+        finally:
+            os.close(fd)
 
 
 def rename(source: str, target: str) -> None:
     """Rename, replacing the target."""
     with _doing("renaming to", target):
-        os.rename(source, target)
+        old, old_at = locate(source)
+        new, new_at = locate(target)
+        os.rename(old, new, src_dir_fd=old_at.fd, dst_dir_fd=new_at.fd)
 
 
 def unlink(path: str) -> bool:
     """Delete a file; False if it was not there."""
     with _doing("deleting", path):
+        name, at = locate(path)
         try:
-            os.unlink(path)
+            os.unlink(name, dir_fd=at.fd)
         except FileNotFoundError:
             return False
         return True
@@ -154,34 +179,67 @@ def keep_as(path: str, kept: str) -> None:
 
     A file gets a second name, or is copied where it cannot; anything else is moved.
     """
+    if not _is_regular(path):
+        rename(path, kept)
+        return
     with _doing("keeping", path):
-        if not os.path.isfile(path) or os.path.islink(path):
-            os.rename(path, kept)
-            return
+        old, old_at = locate(path)
+        new, new_at = locate(kept)
         try:
-            os.link(path, kept)
+            os.link(old, new, src_dir_fd=old_at.fd, dst_dir_fd=new_at.fd)
         except OSError as error:
             if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
                 raise
-            partial = f"{kept}.tmp"
-            shutil.copyfile(path, partial)
-            with open(partial, "rb") as copy:
+            partial = f"{new}.tmp"
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+            with (
+                open(os.open(old, os.O_RDONLY, dir_fd=old_at.fd), "rb") as original,
+                open(os.open(partial, flags, 0o600, dir_fd=new_at.fd), "wb") as copy,
+            ):
+                shutil.copyfileobj(original, copy)
+                copy.flush()
                 os.fsync(copy.fileno())
-            os.rename(partial, kept)
+            os.rename(partial, new, src_dir_fd=new_at.fd, dst_dir_fd=new_at.fd)
+
+
+def _is_regular(path: str) -> bool:
+    """Whether a path names a regular file itself, not by a link."""
+    name, at = locate(path)
+    try:
+        return stat.S_ISREG(os.stat(name, dir_fd=at.fd, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def remove_tree(path: str) -> None:
     """Delete a directory and all in it, or a file; nothing if it is not there."""
     with _doing("deleting", path):
-        if os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path)
-        elif os.path.lexists(path):
-            os.unlink(path)
+        name, at = locate(path)
+        try:
+            found = os.stat(name, dir_fd=at.fd, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        if stat.S_ISDIR(found.st_mode):
+            shutil.rmtree(name, dir_fd=at.fd)
+        else:
+            os.unlink(name, dir_fd=at.fd)
 
 
 def exists(path: str) -> bool:
     """Whether something, be it a broken link, has that name."""
-    return os.path.lexists(path)
+    name, at = locate(path)
+    try:
+        os.stat(name, dir_fd=at.fd, follow_symlinks=False)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def status(path: str | Directory) -> os.stat_result:
+    """What the system says of a file; of a link, about the link."""
+    with _doing("looking at", str(path)):
+        name, at = locate(path)
+        return os.stat(name, dir_fd=at.fd, follow_symlinks=False)
 
 
 def size(fd: int, path: str) -> int:
@@ -315,8 +373,9 @@ def unlock(fd: int, path: str) -> None:
 
 def same_file(fd: int, path: str) -> bool:
     """Whether ``path`` still names the file behind ``fd``."""
+    name, at = locate(path)
     try:
-        there = os.stat(path, follow_symlinks=False)
+        there = os.stat(name, dir_fd=at.fd, follow_symlinks=False)
     except FileNotFoundError:
         return False
     here = os.fstat(fd)

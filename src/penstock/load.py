@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -24,6 +23,7 @@ from penstock import _core, durability, files, producers, segment
 from penstock import layout as L
 from penstock._core import Given
 from penstock.control import position
+from penstock.directory import Name
 from penstock.ending import Active
 from penstock.errors import Conflict, PenstockError, TooLarge, Usage, WrongType
 from penstock.event import ArrowData, Entry
@@ -204,8 +204,9 @@ class Private:
         self._log = log
         settings = log.settings
         self._attached = log._live()
-        self._path = os.path.join(log.path, f"{LOAD}{self._attached.token}-{next(_attempts)}.tmp")
-        self._files: list[str] = []
+        home = log._directory
+        self._path = home.file(f"{LOAD}{self._attached.token}-{next(_attempts)}.tmp")
+        self._files: list[Name] = []
         self._headers: list[Header] = []
         self.count = 1
         entry = first if isinstance(first, Entry) else Entry(first)
@@ -223,6 +224,7 @@ class Private:
         self._first = replace(after, producers_bytes=0, producers_crc=0)
         self._into: SegmentedLog | None = None
         files.make_dir(self._path, settings.dir_mode)
+        self._directory = files.hold_dir(self._path)
 
     def _end(self) -> Active:
         """Under the write lock: the active segment, in order, with room for the first event."""
@@ -250,7 +252,7 @@ class Private:
         """Take one batch; in halves, if topics and headers make it too large for a segment."""
         if self._into is None:
             self._into = type(self._log)(
-                self._path,
+                files.hold_dir(self._path),
                 Options(writable=True, timeout=None, any_file_system=True),
                 self._log.settings,
                 private=self._first,
@@ -268,9 +270,9 @@ class Private:
         assert self._into is not None
         self._into.steward.roll()
         self._into.close()
-        names = sorted(n for n in files.list_dir(self._path) if segment.is_name(n))
-        files.unlink(os.path.join(self._path, names.pop()))  # the empty one behind the last roll
-        self._files = [os.path.join(self._path, n) for n in names]
+        names = sorted(n for n in files.list_dir(self._directory) if segment.is_name(n))
+        files.unlink(self._directory.file(names.pop()))  # the empty one behind the last roll
+        self._files = [self._directory.file(n) for n in names]
         for path in self._files:
             fd = files.open_file(path, write=True)
             try:
@@ -348,17 +350,18 @@ class Private:
         offset = end.walk["offset"]
         behind = offset + self._nbytes + L.FRAME_HEADER_BYTES
         allocate_to(attached, end.map, end.header, behind)
-        start_segment(log.path, fresh, packed, settings)
-        sources = [*self._files, os.path.join(log.path, NEXT)]
-        named: list[str] = []
+        home = log._directory
+        start_segment(home, fresh, packed, settings)
+        sources = [*self._files, home.file(NEXT)]
+        named: list[Name] = []
         try:
             for source, header in zip(sources, [*self._headers, fresh], strict=True):
-                put_in_place(source, log.path, header)
-                named.append(os.path.join(log.path, segment.file_name(header.base_seq)))
+                put_in_place(source, home, header)
+                named.append(home.file(segment.file_name(header.base_seq)))
                 _core.fail_point("load.named")
             with durability.poisoning(attached):
                 files.sync_dir(attached.held_fd, log.path)
-            empty = enter_empty(log.path, fresh)  # behind the commit nothing may fail any more
+            empty = enter_empty(home, fresh)  # behind the commit nothing may fail any more
         except BaseException:
             self._take_back(named)
             raise
@@ -376,7 +379,7 @@ class Private:
         go_on_in(attached, empty)
         _core.fail_point("load.published")
 
-    def _take_back(self, named: list[str]) -> None:
+    def _take_back(self, named: list[Name]) -> None:
         try:
             for path in named:
                 files.unlink(path)
@@ -387,5 +390,6 @@ class Private:
         """Delete what did not become part of the log; if that fails, the next first open does."""
         if self._into is not None:
             self._into._release()
+        self._directory.close()
         with suppress(PenstockError):
             files.remove_tree(self._path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import closing
 from typing import Any, Literal
 
 from penstock import codecs, files, segment
@@ -113,7 +114,7 @@ def open(
         return RingLog(os.path.realpath(text), options)
     if mode == "rw" and create:
         files.make_dir(text, wanted.dir_mode)
-    return SegmentedLog(text, options, wanted if create else None)
+    return SegmentedLog(files.hold_dir(text), options, wanted if create else None)
 
 
 def _kind_at(path: str) -> type[Log] | None:
@@ -190,7 +191,8 @@ def verify(path: str | os.PathLike[str], *, progress: Progress | None = None) ->
     text = files.path_text(path)
     if files.is_dir(text) is False:
         return ring_check.verify(os.path.realpath(text), progress)
-    return verify_segments(text, progress=progress)
+    with closing(files.hold_dir(text)) as directory:
+        return verify_segments(directory, progress=progress)
 
 
 def repair(
@@ -219,4 +221,5 @@ def repair(
     if files.is_dir(text) is False:
         target = files.path_text(to) if to is not None else None
         return ring_mend.repair(os.path.realpath(text), target, in_place, progress)
-    return repair_segments(text, to=to, in_place=in_place, progress=progress)
+    with closing(files.hold_dir(text)) as directory:
+        return repair_segments(directory, to=to, in_place=in_place, progress=progress)

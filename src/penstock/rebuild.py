@@ -7,7 +7,6 @@ ones. The new file is read back and checked before anybody relies on it.
 
 from __future__ import annotations
 
-import os
 import struct
 from dataclasses import replace
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from penstock import _core, durability, files, segment
 from penstock import layout as L
 from penstock._core import FrameScan
-from penstock.errors import Internal
+from penstock.errors import Internal, PenstockError
 from penstock.frames import Frames, Source, pump, scan_frames, scan_of
 from penstock.segment import Header, Slot, Summary
 
@@ -202,6 +201,6 @@ def _copy_range(source: Source, fd: int, start: int, stop: int, target: str) -> 
 def mode_of(path: str, fallback: int) -> int:
     """The permission bits of a file that is there; else ``fallback``."""
     try:
-        return os.stat(path, follow_symlinks=False).st_mode & 0o666
-    except OSError:
+        return files.status(path).st_mode & 0o666
+    except PenstockError:
         return fallback

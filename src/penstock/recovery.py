@@ -14,6 +14,7 @@ from penstock import _core, control, files, producers, segment
 from penstock import layout as L
 from penstock._core import Control
 from penstock.control import Words
+from penstock.directory import Directory, Name
 from penstock.durability import poisoning
 from penstock.ending import Active, enter, find_end
 from penstock.errors import Corrupt, Usage
@@ -35,16 +36,16 @@ def is_leftover(name: str) -> bool:
     return name == control.TEMPORARY or (name.startswith(("next.", LOAD)) and name.endswith(".tmp"))
 
 
-def sweep(directory: str, names: list[str]) -> None:
+def sweep(directory: Directory, names: list[str]) -> None:
     """Delete the leftovers among ``names``; under LOCK_EX only."""
     for name in names:
         if name.startswith(LOAD) and is_leftover(name):
-            files.remove_tree(os.path.join(directory, name))
+            files.remove_tree(directory.file(name))
         elif is_leftover(name):
-            files.unlink(os.path.join(directory, name))
+            files.unlink(directory.file(name))
 
 
-def check_is_free(directory: str) -> None:
+def check_is_free(directory: Directory) -> None:
     """Refuse to make a log in a directory that holds something else."""
     known = {control.NAME, control.TEMPORARY, *DIRECTORIES}
     others = [n for n in files.list_dir(directory) if n not in known and not is_leftover(n)]
@@ -56,7 +57,7 @@ def check_is_free(directory: str) -> None:
 
 
 def create_first(
-    directory: str, dir_fd: int, settings: Settings, header: Header | None = None
+    directory: Directory, dir_fd: int, settings: Settings, header: Header | None = None
 ) -> None:
     """Make the first segment of a new log, or of one that will become part of another."""
     header = header or Header(
@@ -75,12 +76,12 @@ def create_first(
     name_segment(directory, dir_fd, header)
 
 
-def start_segment(directory: str, header: Header, table: bytes, settings: Settings) -> None:
+def start_segment(directory: Directory, header: Header, table: bytes, settings: Settings) -> None:
     """Give the prepared file, or a new one, its header on the device; it has no name yet.
 
     A file whose sync failed is thrown away: nobody may take it for one on the device.
     """
-    temporary = os.path.join(directory, NEXT)
+    temporary = directory.file(NEXT)
     if not _fits(temporary, header):
         files.unlink(temporary)
         files.close(
@@ -110,22 +111,24 @@ def _fits(temporary: str, header: Header) -> bool:
         files.close(fd)
 
 
-def name_segment(directory: str, dir_fd: int, header: Header, live: Control | None = None) -> None:
+def name_segment(
+    directory: Directory, dir_fd: int, header: Header, live: Control | None = None
+) -> None:
     """Make the started segment part of the log. ``live``: others have the log open."""
-    put_in_place(os.path.join(directory, NEXT), directory, header)
+    put_in_place(directory.file(NEXT), directory, header)
     _core.fail_point("segment.named")
     with poisoning(live):
-        files.sync_dir(dir_fd, directory)
+        files.sync_dir(dir_fd, directory.path)
     _core.fail_point("segment.synced")
 
 
-def put_in_place(source: str, directory: str, header: Header) -> None:
+def put_in_place(source: Name, directory: Directory, header: Header) -> None:
     """Give a finished file the name that its header asks for."""
-    name = os.path.join(directory, segment.file_name(header.base_seq))
+    name = directory.file(segment.file_name(header.base_seq))
     if files.exists(name):  # never overwritten
         if _is_own(name, header):
             raise Corrupt(f"{name}: stands where a new segment of this log must go", path=name)
-        aside = f"{name}.foreign-{_core.now_ns()}"
+        aside = directory.file(f"{name.base}.foreign-{_core.now_ns()}")
         logger.warning("%s: is not part of this log and in the way; renamed to %s", name, aside)
         files.rename(name, aside)
     files.rename(source, name)
@@ -165,7 +168,15 @@ def successor_of(active: Active) -> tuple[Header, bytes]:
     return header, packed
 
 
-def clear_tail(active: Active, dir_fd: int, limit: int, live: Control | None, *, due: bool) -> bool:
+def clear_tail(
+    active: Active,
+    directory: Directory,
+    dir_fd: int,
+    limit: int,
+    live: Control | None,
+    *,
+    due: bool,
+) -> bool:
     """Zero what lies between the published end and ``limit``; whether there was anything.
 
     If a repair is ``due``, even zeros are synced: whoever wrote them may have died before its sync,
@@ -188,7 +199,7 @@ def clear_tail(active: Active, dir_fd: int, limit: int, live: Control | None, *,
                 files.sync_data(m.fd, m.path)
         return False
     if m.stranded(start, limit, active.walk["next_seq"]):
-        _keep_aside(active, dir_fd, start, limit)
+        _keep_aside(active, directory, dir_fd, start, limit)
     m.zero(start, limit)
     _core.fail_point("repair.zeroed")
     with poisoning(live):
@@ -203,18 +214,18 @@ def clear_tail(active: Active, dir_fd: int, limit: int, live: Control | None, *,
     return True
 
 
-def _keep_aside(active: Active, dir_fd: int, start: int, limit: int) -> None:
+def _keep_aside(active: Active, directory: Directory, dir_fd: int, start: int, limit: int) -> None:
     """Save the bytes of events that nothing valid leads to: a torn page, or damage, lies before.
 
     They are on the device, name and all, when this returns. A file of that name may be left from
     a time when the power failed before it was whole.
     """
     m = active.map
-    directory = os.path.dirname(m.path)
-    path = os.path.join(directory, f"{LOST}{active.header.base_seq:020d}-{start}.bin")
+    stem = f"{LOST}{active.header.base_seq:020d}-{start}"
+    path = directory.file(f"{stem}.bin")
     data = m.bytes_at(start, limit - start)
     if files.exists(path) and not _holds(path, data):
-        path = f"{path[:-4]}-{_core.now_ns()}.bin"
+        path = directory.file(f"{stem}-{_core.now_ns()}.bin")
     fresh = not files.exists(path)
     fd = (
         files.create_file(path, active.settings.file_mode)
@@ -227,7 +238,7 @@ def _keep_aside(active: Active, dir_fd: int, start: int, limit: int) -> None:
         files.sync_data(fd, path)
     finally:
         files.close(fd)
-    files.sync_dir(dir_fd, directory)
+    files.sync_dir(dir_fd, directory.path)
     logger.warning(
         "%s: behind seq %d the frames are not valid, but events follow; they are kept in %s",
         m.path,
@@ -248,7 +259,7 @@ def _holds(path: str, data: bytes) -> bool:
 def _move_apart(store: Store, dir_fd: int, active: Active, live: Control | None) -> None:
     """Rename segments that nothing leads to, so that no later roll can lead to them."""
     for base in active.apart:
-        aside = os.path.join(store.path, f"{LOST}{base:020d}-0.bin")
+        aside = store.directory.file(f"{LOST}{base:020d}-0.bin")
         logger.warning(
             "%s: it was not on the device whole when the power failed, and nothing leads to "
             "it from seq %d; it is kept as %s",
@@ -257,7 +268,7 @@ def _move_apart(store: Store, dir_fd: int, active: Active, live: Control | None)
             aside,
         )
         if files.exists(aside):
-            aside = f"{aside[:-4]}-{_core.now_ns()}.bin"
+            aside = store.directory.file(f"{LOST}{base:020d}-0-{_core.now_ns()}.bin")
         files.rename(store.file(base), aside)
         _core.fail_point("repair.moved")
     with poisoning(live):
@@ -288,8 +299,8 @@ def recover(
         _move_apart(store, dir_fd, active, live)
     while active.walk["rolled"]:
         header, table = successor_of(active)
-        start_segment(store.path, header, table, active.settings)
-        name_segment(store.path, dir_fd, header, live)
+        start_segment(store.directory, header, table, active.settings)
+        name_segment(store.directory, dir_fd, header, live)
         logger.info("%s: finished the roll that a dead process began", store.path)
         store.readmit(header.base_seq)
         made = enter(store, header.base_seq, None, write=True, behind=active)
@@ -301,5 +312,5 @@ def recover(
             files.sync_dir(dir_fd, store.path)
     due = hint is None or hint[L.C_RESERVED] != hint[L.C_HEAD]
     limit = active.map.file_bytes if limit is None else limit
-    clear_tail(active, dir_fd, limit, live, due=due)
+    clear_tail(active, store.directory, dir_fd, limit, live, due=due)
     return active

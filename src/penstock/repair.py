@@ -22,6 +22,7 @@ from penstock import layout as L
 from penstock import rebuild as R
 from penstock.backup import new_directory
 from penstock.control import NAME as CONTROL
+from penstock.directory import Directory, Name
 from penstock.errors import Busy, Corrupt, UnsupportedVersion, Usage
 from penstock.examine import Segment
 from penstock.frames import Source
@@ -116,19 +117,18 @@ class Plan:
 
 
 def repair(
-    path: str | os.PathLike[str],
+    directory: Directory,
     *,
     to: str | os.PathLike[str] | None = None,
     in_place: bool = False,
     progress: Progress | None = None,
 ) -> Plan:
-    """Repair the log at ``path``, or say how; `penstock.repair` for a segmented log."""
-    text = files.path_text(path)
+    """Repair the log in ``directory``, or say how; `penstock.repair` for a segmented log."""
     if to is not None and in_place:
         raise Usage("repair works in place or to a new directory, not both")
     if in_place:
-        return _in_place(text, progress)
-    findings = survey(text, progress, spare=True)
+        return _in_place(directory, progress)
+    findings = survey(directory, progress, spare=True)
     items = _design(findings)
     if to is not None:
         _to_directory(findings, items, files.path_text(to))
@@ -458,22 +458,23 @@ def _to_directory(findings: Findings, items: list[_Item], target: str) -> None:
     new_directory(target, Settings(file_mode=mode).dir_mode, fill)
 
 
-def _in_place(path: str, progress: Progress | None) -> Plan:
-    dir_fd = files.open_dir(path)
+def _in_place(directory: Directory, progress: Progress | None) -> Plan:
+    path = directory.path
+    dir_fd = files.open_dir(directory)
     try:
         if not files.lock_exclusive(dir_fd, path):
             raise Busy(
                 f"{path}: somebody has the log open; close it in every process, or repair it to a "
                 "new directory"
             )
-        sweep(path, files.list_dir(path))
-        findings = survey(path, progress, spare=True)
+        sweep(directory, files.list_dir(directory))
+        findings = survey(directory, progress, spare=True)
         items = _design(findings)
         in_the_way = _in_the_way(findings, items)
         if in_the_way or any(i.why for i in items):
             _replace(findings, items, dir_fd)
         for name in in_the_way:
-            files.rename(name, _kept_name(path, name))
+            files.rename(name, _kept_name(directory, name))
         files.sync_dir(dir_fd, path)
         return _plan(findings, items, path)
     finally:
@@ -482,25 +483,25 @@ def _in_place(path: str, progress: Progress | None) -> Plan:
 
 def _replace(findings: Findings, items: list[_Item], dir_fd: int) -> None:
     """Put new segments into the place of damaged ones."""
-    path = findings.path
+    directory = findings.directory
     mode = _file_mode(findings)
-    ready: list[tuple[str, str]] = []
+    ready: list[tuple[Name, Name]] = []
     for item in items:
         if not item.why:
             assert item.place is not None
             source = item.place.segment.path
             item.built = (source, item.header, item.place.walk["producer_offset"])
             continue
-        new = os.path.join(path, f"next.repair-{item.header.base_seq:020d}.tmp")
+        new = directory.file(f"next.repair-{item.header.base_seq:020d}.tmp")
         _build(item, new, findings, mode)
-        ready.append((new, os.path.join(path, item.name)))
+        ready.append((new, directory.file(item.name)))
     _core.fail_point("mend.built")
     for _, name in ready:
         if files.exists(name):
-            files.keep_as(name, _kept_name(path, name))
+            files.keep_as(name, _kept_name(directory, name))
             _core.fail_point("mend.kept")
-    files.sync_dir(dir_fd, path)
-    files.unlink(os.path.join(path, CONTROL))
+    files.sync_dir(dir_fd, directory.path)
+    files.unlink(directory.file(CONTROL))
     for new, name in ready:
         files.rename(new, name)
         _core.fail_point("mend.named")
@@ -509,13 +510,13 @@ def _replace(findings: Findings, items: list[_Item], dir_fd: int) -> None:
         if item.place is not None:
             was = item.place.segment.path
             if segment.is_name(os.path.basename(was)) and os.path.basename(was) not in names:
-                files.rename(was, _kept_name(path, was))
-    files.sync_dir(dir_fd, path)
+                files.rename(was, _kept_name(directory, was))
+    files.sync_dir(dir_fd, directory.path)
 
 
-def _kept_name(path: str, name: str) -> str:
+def _kept_name(directory: Directory, name: str) -> Name:
     base = os.path.basename(name)[: -len(segment.SUFFIX)]
-    return os.path.join(path, f"{DAMAGED}{base}-{_core.now_ns()}.bin")
+    return directory.file(f"{DAMAGED}{base}-{_core.now_ns()}.bin")
 
 
 __all__ = ["Plan", "Step", "repair"]

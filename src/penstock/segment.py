@@ -6,7 +6,6 @@ store's business, and when to make or seal one is the steward's.
 
 from __future__ import annotations
 
-import os
 import re
 import struct
 from collections.abc import Mapping
@@ -511,7 +510,7 @@ def map_segment(path: str, *, write: bool = False) -> tuple[SegmentMap, Header]:
     except BaseException:
         files.close(fd)
         raise
-    m = SegmentMap(fd, path, header.segment_bytes, write)
+    m = SegmentMap(fd, str(path), header.segment_bytes, write)
     m.base_seq = header.base_seq
     m.number = header.number
     m.generation = header.generation
@@ -537,4 +536,4 @@ def map_segment(path: str, *, write: bool = False) -> tuple[SegmentMap, Header]:
 
 def disk_bytes(path: str) -> int:
     """Bytes that the file takes on the device."""
-    return os.stat(path).st_blocks * 512
+    return files.status(path).st_blocks * 512

@@ -18,6 +18,7 @@ from penstock._core import Control, Hold, SegmentMap
 from penstock.backup import Progress
 from penstock.backup import backup as copy_log
 from penstock.control import Place
+from penstock.directory import Directory
 from penstock.durability import Snapshot
 from penstock.ending import Active
 from penstock.errors import Internal, Io, NotFound, PenstockError, TooLarge, Usage
@@ -45,18 +46,32 @@ class SegmentedLog(Log):
     _static: Active | None
 
     def __init__(
-        self, path: str, options: Options, new: Settings | None, private: Header | None = None
+        self,
+        directory: Directory,
+        options: Options,
+        new: Settings | None,
+        private: Header | None = None,
     ) -> None:
+        """Open the log in ``directory``, which belongs to this handle from now on."""
         self._header: Header | None = None
         self._ahead: Ahead | None = None
         self._settings_seen: tuple[int, Settings] | None = None
         self._private = private  # header of the first segment of a log that another will take over
         self._producers = Follower()
-        self._store = Store(path, None, self._recent, _active_base_of(self), self._coder)
-        super().__init__(path, Place.in_directory(path), options, new)
+        self._directory = directory
+        self._store = Store(directory, None, self._recent, _active_base_of(self), self._coder)
+        try:
+            super().__init__(directory.path, Place.in_directory(directory), options, new)
+        except BaseException:
+            directory.close()
+            raise
 
     def _open_held(self) -> int:
-        return files.open_dir(self.path)
+        return files.open_dir(self._directory)
+
+    def _release(self) -> None:
+        super()._release()
+        self._directory.close()
 
     def _adopt(self, attached: Control | None, held_fd: int) -> None:
         if attached is not None:
@@ -64,17 +79,17 @@ class SegmentedLog(Log):
         super()._adopt(attached, held_fd)
 
     def _first_open(self, held_fd: int, new: Settings | None) -> None:
-        store = Store(self.path, None, [], lambda: 0)
+        store = Store(self._directory, None, [], lambda: 0)
         found = bool(store.bases())
         if not found:
-            recovery.check_is_free(self.path)
+            recovery.check_is_free(self._directory)
             if new is None:
                 raise NotFound(f"{self.path}: there is no log here; create it first")
-        recovery.sweep(self.path, store.names)
+        recovery.sweep(self._directory, store.names)
         if not found and new is not None:
             if self._private is None:
                 files.sync_way(self.path)
-            recovery.create_first(self.path, held_fd, new, self._private)
+            recovery.create_first(self._directory, held_fd, new, self._private)
             store.forget()
         uuid = ending.settle_uuid(store)
         hint = control.old_words(self._place, uuid)
@@ -89,7 +104,7 @@ class SegmentedLog(Log):
         except Io:
             files.unlink(self._place.file)  # so that the next one trusts it not
             raise
-        control.build(self._place, uuid, words, active.settings.file_mode)
+        control.build(self._directory, uuid, words, active.settings.file_mode)
 
     def _read_frames_alone(self) -> None:
         if not self._store.bases(fresh=True):
@@ -164,7 +179,8 @@ class SegmentedLog(Log):
         self._store.keep(m)
 
     def _roll(self, attached: Control, m: SegmentMap, header: Header) -> None:
-        fresh = roll(self.path, attached.held_fd, attached, self._state(attached, m, header))
+        state = self._state(attached, m, header)
+        fresh = roll(self._directory, attached.held_fd, attached, state)
         self._take_active(fresh.map, fresh.header)
 
     def _state(self, attached: Control, m: SegmentMap, header: Header) -> Active:
@@ -239,7 +255,7 @@ class SegmentedLog(Log):
             if self._ahead is None or self._keeper is None:
                 assert self._store.uuid is not None
                 self._ahead = Ahead(
-                    self.path, self._store.uuid, attached, seals=self._private is None
+                    self._directory, self._store.uuid, attached, seals=self._private is None
                 )
                 self._keeper = Keeper(self._ahead.work)
             self._ahead.active = (m, header, settings)
@@ -393,10 +409,10 @@ class SegmentedLog(Log):
         return take_stock(self._store, *self._seqs())
 
     def _verify(self, progress: Progress | None) -> Report:
-        return verify_log(self.path, progress=progress)
+        return verify_log(self._directory, progress=progress)
 
     def _repair(self, to: str | os.PathLike[str] | None, progress: Progress | None) -> Plan:
-        return repair_log(self.path, to=to, progress=progress)
+        return repair_log(self._directory, to=to, progress=progress)
 
     def _backup(self, target: str, progress: Progress | None) -> int:
         return copy_log(self._store, self._head(), self.settings, target, progress)

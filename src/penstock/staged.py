@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any
 from penstock import _core, files, segment
 from penstock import layout as L
 from penstock._core import Frames, Given, SegmentMap
+from penstock.directory import Name
 from penstock.ending import Active
-from penstock.errors import Corrupt, Io, NotFound, PenstockError, TooLarge
+from penstock.errors import Corrupt, Io, PenstockError, TooLarge
 from penstock.event import Entry
 from penstock.load import Private, Ready, acknowledge, begin, load_into
 from penstock.parallel import Unwanted, in_order
@@ -172,7 +173,7 @@ def append_staged(
         and all(s.segment_bytes == size for s in staged)
         and staged[0].rows > 1
         and log.settings.codec == BYTES
-        and _movable(staged[0], log.path)
+        and _movable(staged[0], log)  # type: ignore[arg-type]
     ):
         try:
             return _adopt(log, staged, producer, durable)  # type: ignore[arg-type]
@@ -244,12 +245,9 @@ def _cut_short(staged: Staged) -> Corrupt:
     )
 
 
-def _movable(staged: Staged, directory: str) -> bool:
+def _movable(staged: Staged, log: SegmentedLog) -> bool:
     """Whether the file is one that could have been made in the log's directory, by this user."""
-    try:
-        there, here = os.stat(staged.path), os.stat(directory)
-    except FileNotFoundError:
-        raise NotFound(f"{staged.path}: is not there") from None
+    there, here = files.status(staged.path), files.status(log._directory)
     return there.st_dev == here.st_dev and there.st_uid == os.geteuid()
 
 
@@ -276,7 +274,7 @@ def _adopt(
 class Taken:
     """A staged file that is a segment now, and what is in it."""
 
-    path: str
+    path: Name
     header: Header
     walk: dict[str, Any]
     topics: frozenset[bytes] | None
@@ -301,8 +299,8 @@ class Adopted(Private):
             self.remove()
             raise
 
-    def _file(self, header: Header) -> str:
-        return os.path.join(self._path, segment.file_name(header.base_seq))
+    def _file(self, header: Header) -> Name:
+        return self._directory.file(segment.file_name(header.base_seq))
 
     def finish(self) -> None:
         """Have all of it in segments that are on the device, each ended by a roll frame.
@@ -343,7 +341,7 @@ class Adopted(Private):
         """Make one file a segment whose frames are on the device."""
         m, walk = self._fill(*one)
         files.sync_data(m.fd, m.path)
-        return Taken(m.path, one[1], walk, topics_of(m, one[1], walk))
+        return Taken(self._file(one[1]), one[1], walk, topics_of(m, one[1], walk))
 
     def _dated(self, taken: Iterable[Taken]) -> list[Taken]:
         """The same with headers that say of the events before how late they were, and in order."""

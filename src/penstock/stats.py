@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 
 from penstock import _core, segment
 from penstock import layout as L
 from penstock._core import Control
+from penstock.errors import NotFound
 from penstock.store import Store
 
 
@@ -69,13 +69,13 @@ class Stock:
 def take_stock(store: Store, first_seq: int, next_seq: int) -> Stock:
     """Look at the files of a segmented log."""
     store.survey()
-    names = [segment.file_name(base) for base in store.bases()]
+    found = [store.file(base) for base in store.bases()]
     return Stock(
         uuid=store.uuid or b"",
         first_seq=first_seq,
         next_seq=next_seq,
-        segments=len(names),
-        disk_bytes=sum(_disk_bytes(os.path.join(store.path, n)) for n in names),
+        segments=len(found),
+        disk_bytes=sum(_disk_bytes(name) for name in found),
         spurious=dict(store.spurious),
     )
 
@@ -108,5 +108,5 @@ def collect(path: str, control: Control | None, durable: int, stock: Stock) -> S
 def _disk_bytes(path: str) -> int:
     try:
         return segment.disk_bytes(path)
-    except FileNotFoundError:
+    except NotFound:
         return 0  # retained away just now

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import suppress
 
 from penstock import files, segment
 from penstock._core import Coder, SegmentMap
+from penstock.directory import Directory, Name
 from penstock.errors import Corrupt, Gap, Io, NotFound
 from penstock.segment import Header
 
@@ -27,13 +27,14 @@ class Store:
 
     def __init__(
         self,
-        path: str,
+        directory: Directory,
         uuid: bytes | None,
         recent: list[SegmentMap],
         active: Callable[[], int],
         coder: Coder | None = None,
     ) -> None:
-        self.path = path
+        self.directory = directory
+        self.path = directory.path  # for messages
         self.uuid = uuid
         self.recent = recent
         self.active = active
@@ -43,14 +44,14 @@ class Store:
         self._bases: list[int] | None = None
         self._linked: set[int] = set()  # bases whose place behind the one before was checked
 
-    def file(self, base_seq: int) -> str:
-        """The path of the segment that begins with ``base_seq``."""
-        return os.path.join(self.path, segment.file_name(base_seq))
+    def file(self, base_seq: int) -> Name:
+        """The file of the segment that begins with ``base_seq``."""
+        return self.directory.file(segment.file_name(base_seq))
 
     def bases(self, *, fresh: bool = False) -> list[int]:
         """Base seqs of the segments, in order, without those known to be foreign."""
         if self._bases is None or fresh:
-            self.names = files.list_dir(self.path)
+            self.names = files.list_dir(self.directory)
             found = sorted(n for n in self.names if segment.is_name(n) and n not in self.spurious)
             self._bases = [int(n[:20]) for n in found]
         return self._bases

@@ -17,6 +17,7 @@ from itertools import pairwise
 from penstock import control, files, segment
 from penstock import layout as L
 from penstock.control import Peek
+from penstock.directory import Directory
 from penstock.errors import NotFound
 from penstock.examine import Segment, examine, guess_header, look
 from penstock.judge import REPAIR, Place, judge, without_path
@@ -36,12 +37,17 @@ _KNOWN = {control.NAME, *DIRECTORIES}
 class Findings:
     """All that there is in a log's directory: what repair works from."""
 
-    path: str
+    directory: Directory
     uuid: bytes
     peek: Peek | None
     places: list[Place]
     outside: list[Segment]  # files with a segment's name that are not part of the log
     problems: list[Problem]  # of the log as a whole
+
+    @property
+    def path(self) -> str:
+        """The log's, for messages."""
+        return self.directory.path
 
     @property
     def live(self) -> bool:
@@ -55,9 +61,9 @@ class Findings:
         yield from self.problems
 
 
-def verify(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Report:
-    """Check every segment of the log at ``path``; `penstock.verify` for a segmented log."""
-    findings = survey(files.path_text(path), progress)
+def verify(directory: Directory, *, progress: Progress | None = None) -> Report:
+    """Check every segment of the log in ``directory``; `penstock.verify` for a segmented log."""
+    findings = survey(directory, progress)
     walks = [p.walk for p in findings.places]
     return Report(
         path=findings.path,
@@ -77,15 +83,17 @@ def _data_offset(place: Place) -> int:
     return place.segment.header.data_offset
 
 
-def survey(path: str, progress: Progress | None = None, *, spare: bool = False) -> Findings:
+def survey(
+    directory: Directory, progress: Progress | None = None, *, spare: bool = False
+) -> Findings:
     """Look at everything in the directory, again if a writer came while this was at it.
 
     With ``spare``, files that an earlier repair kept may stand for segments that are missing.
     """
-    place = control.Place.in_directory(path)
+    place = control.Place.in_directory(directory)
     for _ in range(3):
         peek = control.peek(place)
-        findings = _Survey(path, peek, progress, spare).run()
+        findings = _Survey(directory, peek, progress, spare).run()
         if findings.live or not any(p.severity == "damage" for p in findings.all_problems()):
             break
         now = control.peek(place)
@@ -98,15 +106,14 @@ class _Survey:
     """One look at a directory."""
 
     def __init__(
-        self, path: str, peek: Peek | None, progress: Progress | None, spare: bool
+        self, directory: Directory, peek: Peek | None, progress: Progress | None, spare: bool
     ) -> None:
-        if not os.path.isdir(path):
-            raise NotFound(f"{path}: there is no log here")
-        self.path = path
+        self.directory = directory
+        self.path = directory.path  # for messages
         self.peek = peek
         self.problems: list[Problem] = []
         self.outside: list[Segment] = []
-        self.names = sorted(files.list_dir(path))
+        self.names = sorted(files.list_dir(directory))
         self.progress = progress
         self.spare = spare
         self.done = self.told = self.total = 0
@@ -116,8 +123,7 @@ class _Survey:
         found = [
             s
             for n in self.names
-            if segment.is_name(n)
-            and (s := look(os.path.join(self.path, n), int(n[:20]))) is not None
+            if segment.is_name(n) and (s := look(self.directory.file(n), int(n[:20]))) is not None
         ]
         if not found:
             raise NotFound(f"{self.path}: there is no log here: it holds no segment")
@@ -138,7 +144,7 @@ class _Survey:
         self._mention_rest()
         if self.progress is not None:
             self.progress(self.total, self.total)
-        return Findings(self.path, uuid, self.peek, places, self.outside, self.problems)
+        return Findings(self.directory, uuid, self.peek, places, self.outside, self.problems)
 
     def _passed(self, nbytes: int) -> None:
         self.done += nbytes
@@ -203,7 +209,7 @@ class _Survey:
         """Take files that a repair kept for segments that are not there under their names."""
         for name in self.names:
             match = _KEPT.fullmatch(name)
-            s = look(os.path.join(self.path, name), int(match[1])) if match else None
+            s = look(self.directory.file(name), int(match[1])) if match else None
             if s is None or s.header is None or s.header.uuid != uuid:
                 continue
             if min(own) < s.base and s.base not in own:

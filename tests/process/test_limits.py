@@ -231,11 +231,11 @@ def read_under_limits(path: str, spare: int) -> None:
 
 @pytest.mark.parametrize("live", [True, False], ids=["beside-a-writer", "alone"])
 def test_reading_takes_nothing(scene: Scene, live: bool) -> None:
-    """Reading needs no right to write a byte, and four descriptors however long the log is."""
+    """Reading needs no right to write a byte, and six descriptors however long the log is."""
     scene.seed(more=[[60_000]] * 40)
     go = scene.file("go")
     witness = witness_of(scene, go) if live else None
-    reader = here(scene, "read_under_limits", path=scene.path, spare=4)
+    reader = here(scene, "read_under_limits", path=scene.path, spare=6)
     reader.done()
     assert reader.wait_report("count") == 44 + live
     go.touch()

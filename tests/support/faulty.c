@@ -200,6 +200,40 @@ ON_PATH(stat64, "stat", (const char *path, struct stat64 *to), (path, to))
 ON_PATH(lstat, "stat", (const char *path, struct stat *to), (path, to))
 ON_PATH(lstat64, "stat", (const char *path, struct stat64 *to), (path, to))
 
+/* Calls on a name in a directory that is held by a descriptor. */
+static int strikes_at(const char *name, int at, const char *path) {
+    char whole[2 * PATH_MAX];
+    if (__atomic_load_n(&nth, __ATOMIC_SEQ_CST) == 0) return 0;
+    if (at == AT_FDCWD || path[0] == '/') return strikes(name, path);
+    if (!path_of(at, whole)) return 0;
+    size_t n = strlen(whole);
+    if (strcmp(path, ".") != 0) snprintf(whole + n, sizeof whole - n, "/%s", path);
+    return strikes(name, whole);
+}
+
+#define AT(symbol, name, parameters, arguments)         \
+    int symbol parameters {                             \
+        REAL(int, #symbol, PARAMETERS parameters)       \
+        if (strikes_at(name, at, path)) FAIL;           \
+        return real arguments;                          \
+    }
+AT(unlinkat, "unlink", (int at, const char *path, int how), (at, path, how))
+AT(mkdirat, "mkdir", (int at, const char *path, mode_t mode), (at, path, mode))
+AT(fchmodat, "chmod", (int at, const char *path, mode_t mode, int how), (at, path, mode, how))
+AT(renameat, "rename", (int at, const char *path, int to_at, const char *to), (at, path, to_at, to))
+AT(renameat2, "rename", (int at, const char *path, int to_at, const char *to, unsigned how),
+   (at, path, to_at, to, how))
+AT(linkat, "link", (int at, const char *path, int to_at, const char *to, int how),
+   (at, path, to_at, to, how))
+AT(fstatat, "stat", (int at, const char *path, struct stat *to, int how), (at, path, to, how))
+AT(fstatat64, "stat", (int at, const char *path, struct stat64 *to, int how), (at, path, to, how))
+
+DIR *fdopendir(int fd) {
+    REAL(DIR *, "fdopendir", int)
+    if (strikes_fd("opendir", fd)) return errno = code, NULL;
+    return real(fd);
+}
+
 DIR *opendir(const char *path) {
     REAL(DIR *, "opendir", const char *)
     if (strikes("opendir", path)) return errno = code, NULL;
@@ -226,7 +260,7 @@ OPEN(open64)
         va_start(rest, flags);                              \
         mode_t mode = va_arg(rest, mode_t);                 \
         va_end(rest);                                       \
-        if (strikes("open", path)) FAIL;                    \
+        if (strikes_at("open", at, path)) FAIL;             \
         return real(at, path, flags, mode);                 \
     }
 OPENAT(openat)

@@ -397,7 +397,8 @@ def test_sealing_waits_for_a_pause(log: penstock.Log, monkeypatch: pytest.Monkey
     attached, m, header = log._ctl, log._active_map, log._header  # type: ignore[attr-defined]
     assert attached is not None
     assert m is not None
-    keeper = ahead.Ahead(log.path, header.uuid, attached, seals=True)
+    directory = log._directory  # type: ignore[attr-defined]
+    keeper = ahead.Ahead(directory, header.uuid, attached, seals=True)
     keeper.active = (m, header, log.settings)
 
     def sealed() -> bool:

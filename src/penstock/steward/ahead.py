@@ -7,6 +7,7 @@ from time import monotonic
 from penstock import durability
 from penstock import layout as L
 from penstock._core import Control, SegmentMap
+from penstock.directory import Directory
 from penstock.durability import Snapshot
 from penstock.segment import Header
 from penstock.settings import Settings
@@ -21,7 +22,7 @@ PAUSE = 0.04  # seconds without an append; less than a keeper's LATER, so that o
 class Ahead:
     """The keeper's work for one handle. It holds the handle's parts, never the handle."""
 
-    def __init__(self, directory: str, uuid: bytes, control: Control, *, seals: bool) -> None:
+    def __init__(self, directory: Directory, uuid: bytes, control: Control, *, seals: bool) -> None:
         self._directory = directory
         self._control = control
         self._seals = seals
@@ -68,7 +69,7 @@ class Ahead:
             words = Snapshot(control.words_when_still(PATIENCE))
             durability.sync_finished(self._store, control, words)
 
-        durability.sync_to(self._directory, control, L.C_DURABLE_BASE, base, None, run)
+        durability.sync_to(self._directory.path, control, L.C_DURABLE_BASE, base, None, run)
 
     def _allocate(self, m: SegmentMap, header: Header) -> int:
         """Allocate a window ahead of head; returns head's offset, 0 if the log has moved on."""

@@ -5,11 +5,10 @@ Everything here but ``prepare`` runs under the write lock, with the log already 
 
 from __future__ import annotations
 
-import os
-
 from penstock import _core, files, segment
 from penstock import layout as L
 from penstock._core import Control, SegmentMap
+from penstock.directory import Directory
 from penstock.ending import Active
 from penstock.errors import AlreadyExists, Busy
 from penstock.recovery import NEXT, name_segment, start_segment, successor_of
@@ -35,15 +34,15 @@ def allocate_to(control: Control, m: SegmentMap, header: segment.Header, end: in
     control.add(L.C_ALLOCATIONS)
 
 
-def prepare(directory: str, control: Control, settings: Settings) -> None:
+def prepare(directory: Directory, control: Control, settings: Settings) -> None:
     """Make ``next.tmp`` ready, off the append path. A file that is there already is left.
 
     A log that fills a segment is likely to fill the next one: that has blocks enough for as long
     as it takes until somebody allocates ahead there, too.
     """
-    if files.exists(os.path.join(directory, NEXT)):
+    if files.exists(directory.file(NEXT)):
         return
-    own = os.path.join(directory, f"next.{control.token}.tmp")
+    own = directory.file(f"next.{control.token}.tmp")
     blocks = min(L.ALLOCATE_AHEAD_BYTES, settings.segment_size // 8)
     blocks = max(blocks // L.PAGE * L.PAGE, L.ALLOCATE_STEP_MIN)
     try:
@@ -57,17 +56,17 @@ def prepare(directory: str, control: Control, settings: Settings) -> None:
     _core.fail_point("prepare.made")
     try:
         with control.locked(PATIENCE):
-            if files.exists(os.path.join(directory, NEXT)):
+            if files.exists(directory.file(NEXT)):
                 files.unlink(own)
             else:
-                files.rename(own, os.path.join(directory, NEXT))
+                files.rename(own, directory.file(NEXT))
     except Busy:
         files.unlink(own)
         raise
     _core.fail_point("prepare.named")
 
 
-def roll(directory: str, dir_fd: int, control: Control, active: Active) -> Active:
+def roll(directory: Directory, dir_fd: int, control: Control, active: Active) -> Active:
     """End the active segment with a roll frame and go on in a new one, which is returned.
 
     1. The successor's header is on the device, under no name yet.
@@ -97,9 +96,9 @@ def roll(directory: str, dir_fd: int, control: Control, active: Active) -> Activ
     return fresh
 
 
-def enter_empty(directory: str, header: segment.Header) -> Active:
+def enter_empty(directory: Directory, header: segment.Header) -> Active:
     """The empty segment with that header, which has its name already."""
-    name = os.path.join(directory, segment.file_name(header.base_seq))
+    name = directory.file(segment.file_name(header.base_seq))
     fresh, header = segment.map_segment(name, write=True)
     walk, _, _ = fresh.walk(header.data_offset)
     return Active(fresh, header, walk)

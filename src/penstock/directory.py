@@ -1,0 +1,107 @@
+"""Directories that are held by a descriptor, and the names of files in them.
+
+A log belongs to the directory that was opened, not to its path: neither chdir(2) nor a rename
+redirects a call on one of its files. The calls themselves are in `files`; nothing is opened here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Self
+
+from penstock.errors import Closed
+
+
+class Anchor:
+    """A descriptor of a directory, closed when nobody uses it any more.
+
+    It is never locked, so a child of a fork may keep it. A child that closed every descriptor may
+    have given the number to another file, so one that is not the directory is never closed.
+    """
+
+    __slots__ = ("_identity", "fd")
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._identity = _identity(os.fstat(fd))
+
+    def status(self) -> os.stat_result | None:
+        """What the system says of the directory; None if the descriptor is not its own any more."""
+        try:
+            found = os.fstat(self.fd)
+        except OSError:
+            return None
+        return found if _identity(found) == self._identity else None
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        if self.status() is not None:
+            close(self.fd)
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
+
+
+class Directory:
+    """A directory that is held by a descriptor. Its path is only for messages."""
+
+    __slots__ = ("_anchor", "path")
+
+    def __init__(self, fd: int, path: str) -> None:
+        self.path = path
+        self._anchor: Anchor | None = Anchor(fd)
+
+    def __str__(self) -> str:
+        return self.path
+
+    def file(self, name: str) -> Name:
+        """The file ``name`` in this directory."""
+        return Name(self, name)
+
+    def anchor(self) -> Anchor:
+        """What to keep while the descriptor in it is used."""
+        anchor = self._anchor
+        if anchor is None:
+            raise Closed(f"{self.path}: the log is closed; open it again")
+        return anchor
+
+    def close(self) -> None:
+        """Let go of the directory, at once or when a call that uses it just now is done."""
+        self._anchor = None
+
+
+class Name(str):
+    """The path of a file in a held directory, as text for messages; calls go by the descriptor."""
+
+    __slots__ = ("base", "directory")
+
+    directory: Directory
+    base: str
+
+    def __new__(cls, directory: Directory, base: str) -> Self:
+        self = super().__new__(cls, os.path.join(directory.path, base))
+        self.directory = directory
+        self.base = base
+        return self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return str, (str(self),)
+
+
+class Anywhere:
+    """Stands for no directory: the path alone says where a file is."""
+
+    fd = None
+
+
+_anywhere = Anywhere()
+
+
+def locate(path: str | Directory) -> tuple[str, Anchor | Anywhere]:
+    """What to give a system call as path and, as long as it is kept, as descriptor."""
+    if isinstance(path, Name):
+        return path.base, path.directory.anchor()
+    if isinstance(path, Directory):
+        return ".", path.anchor()
+    return path, _anywhere
