@@ -11,9 +11,11 @@ import ctypes
 import errno
 import fcntl
 import os
+import re
 import shutil
 import stat
 import time
+from urllib.parse import unquote_to_bytes
 
 from penstock import _core
 from penstock.directory import Directory, Name, locate
@@ -42,14 +44,75 @@ class _doing:
             raise from_os(error, self._what, self._path) from error
 
 
-def path_text(path: str | os.PathLike[str]) -> str:
-    """A path as text, checked before anything is touched."""
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=/)")
+
+
+def path_text(path: str | os.PathLike[str], what: str = "path") -> str:
+    """The absolute path of this host that a user means, checked before anything is touched.
+
+    ``~`` and ``~user`` are home directories. A ``file:`` URL stands for its path; any other scheme
+    is refused. A relative path counts from where the process is now.
+
+    >>> path_text("file:///data/a%20b"), path_text("/data/../data/x")
+    ('/data/a b', '/data/x')
+    """
+    if isinstance(path, bytes):
+        raise WrongType(f"{what} must be str or path-like, got bytes; os.fsdecode() makes it str")
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
     if not isinstance(text, str):
-        raise WrongType(f"a path is str or path-like, not {type(path).__name__}")
+        raise WrongType(f"{what} must be str or path-like, got {type(path).__name__}")
+    given = str(text)
+    text = _from_url(given, what)
+    if text.startswith("~"):
+        home = os.path.expanduser(text)
+        if home.startswith("~"):
+            raise Usage(
+                f"{what} {given!r}: there is no such user; a file of that name here is ./{text}"
+            )
+        text = home
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError as error:
+        raise Usage(f"{what} {given!r} cannot be the name of a file: {error}") from None
     if "\0" in text or not text:
-        raise Usage(f"{text!r} is not a path")
-    return str(text)  # a plain one: a name in a directory that is no longer held is only text
+        raise Usage(f"{what} must be a path, got {given!r}")
+    return _absolute(text)
+
+
+def _from_url(text: str, what: str) -> str:
+    """The path of a ``file:`` URL; any other path as it is, unless it is a URL."""
+    found = _SCHEME.match(text)
+    if found is None:
+        if text.lower().startswith("file:"):
+            raise Usage(
+                f"{what} {text!r}: a file: URL must have an absolute path, such as file:///data/x; "
+                f"a file of that name here is ./{text}"
+            )
+        return text
+    if found[1].lower() != "file":
+        raise Usage(
+            f"{what} {text!r}: must be a path, or a file: URL, of a file system that this host has "
+            f"mounted; a log is files and shared memory of one host, and {found[1]}: has neither"
+        )
+    rest = text[found.end() :]
+    if rest.startswith("//"):
+        host, slash, below = rest[2:].partition("/")
+        if host.lower() not in ("", "localhost") or not slash:
+            raise Usage(f"{what} {text!r}: names another host, {host!r}; give a path of this one")
+        rest = f"/{below}"
+    try:
+        return os.fsdecode(unquote_to_bytes(os.fsencode(rest)))
+    except UnicodeEncodeError as error:
+        raise Usage(f"{what} {text!r} cannot be the name of a file: {error}") from None
+
+
+def _absolute(path: str) -> str:
+    with _doing("looking for the current directory, to find", path):
+        plain = os.path.abspath(path)
+    if ".." not in path.split("/"):
+        return plain
+    real = os.path.realpath(path)  # "link/.." need not be where the link is
+    return plain if os.path.realpath(plain) == real else real
 
 
 def hold_dir(path: str) -> Directory:

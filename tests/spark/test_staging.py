@@ -34,7 +34,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from penstock.spark.paths import local_path
+from penstock.files import path_text
 from penstock.spark.sink import Message, StreamWriter, TableWriter, check_columns
 from penstock.spark.staging import ABANDONED_SECONDS, Staging, name_of
 
@@ -186,7 +186,7 @@ def test_plans_that_cannot_work(path: Path) -> None:
 )
 def test_paths(text: str, path: str) -> None:
     """A path is taken as it is, and a file: URI as the path that it names."""
-    assert local_path(text, "path") == path
+    assert path_text(text, "path") == path
 
 
 def test_staging_is_no_part_of_the_log(path: Path, tmp_path: Path, writer: StreamWriter) -> None:

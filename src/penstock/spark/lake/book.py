@@ -29,7 +29,6 @@ from typing import Any, Literal
 
 from penstock import files
 from penstock.errors import Busy, Corrupt, Usage
-from penstock.spark.paths import local_path
 
 VERSION = 1
 HOLD_TIMEOUT = 10.0  # longer than a driver takes to notice that its other half is dead
@@ -111,7 +110,7 @@ class Book:
     """The book of one lake."""
 
     def __init__(self, target: str | os.PathLike[str], bad: str | os.PathLike[str] | None = None):
-        self.target = local_path(files.path_text(target), "the lake")
+        self.target = files.path_text(target, "the lake")
         above, name = os.path.split(self.target)
         if not name:
             raise Usage(f"{self.target}: a lake needs a directory of its own")
@@ -119,7 +118,7 @@ class Book:
         self.staging = os.path.join(self.path, "staging")
         self.checkpoint = os.path.join(self.path, "checkpoint")
         self.journal_path = os.path.join(self.path, "journal.json")
-        self._bad_given = None if bad is None else local_path(files.path_text(bad), "bad")
+        self._bad_given = None if bad is None else files.path_text(bad, "bad")
         self.bad = self._bad_given or os.path.join(self.path, "bad")
 
     def make(self) -> None:

@@ -30,7 +30,6 @@ from penstock.spark.lake.book import (
 from penstock.spark.lake.compaction import ROWS_PER_FILE
 from penstock.spark.lake.shape import REASON, Shape, spread
 from penstock.spark.logs import find_logs
-from penstock.spark.paths import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -275,7 +274,7 @@ def begin(
     paths = _paths(logs)
     book = Book(target, how.bad)
     shape = Shape(how.schema, how.keep, how.partition_by)
-    checkpoint = local_path(files.path_text(how.checkpoint or book.checkpoint), "checkpoint")
+    checkpoint = files.path_text(how.checkpoint or book.checkpoint, "checkpoint")
     if not how.options:
         find_logs(paths, missing="globs")  # Spark would bury the error of its own in a long trace
     book.make()
@@ -344,7 +343,7 @@ def _paths(logs: Paths) -> list[str]:
     given = [logs] if isinstance(logs, str | os.PathLike) else list(logs)
     if not given:
         raise Usage("which logs? Give a path, a glob, or a list of them")
-    return [local_path(files.path_text(path), "log") for path in given]
+    return [files.path_text(path, "log") for path in given]
 
 
 def await_end(query: StreamingQuery, filler: Filler, stop: threading.Event | None = None) -> None:
