@@ -413,9 +413,11 @@ cdef class LogCore(RingCore):
             elif rc == POISONED:
                 raise self._poisoned_error()
             elif rc == CONFLICT:
+                last_seq = self._next_seq() - 1
                 raise Conflict(
                     f"{self.path}: expected seq {terms.last_seq} to be the last one, but it is "
-                    f"{self._next_seq() - 1}; nothing was written: read what is new and decide again"
+                    f"{last_seq}; nothing was written: read what is new and decide again",
+                    path=str(self.path), expected=terms.last_seq, found=last_seq,
                 )
             elif rc == STALE:
                 return 0
@@ -460,12 +462,8 @@ cdef class LogCore(RingCore):
         cdef uint64_t seq = 0, n
         memset(&terms, 0, sizeof(terms))
         if expect is not None:
-            if isinstance(expect, bool) or not isinstance(expect, int):
-                raise WrongType(f"expect is a seq, not {type(expect).__name__}")
-            if expect < 0 or expect >> 64:
-                raise Usage(f"expect is a seq from 0, not {expect}")
             terms.expects = True
-            terms.last_seq = expect
+            terms.last_seq = to_expected(expect)
         if producer is None:
             return self.append_parts(&terms, parts, spans, count, nbytes, timeout)
         who, n = check_producer(producer)
@@ -484,7 +482,8 @@ cdef class LogCore(RingCore):
                 if <uint64_t>len(done) != count:
                     raise Conflict(
                         f"{self.path}: producer {who.decode()!r} appended {len(done)} events under "
-                        f"number {n}, and now gives {count}; nothing was written"
+                        f"number {n}, and now gives {count}; nothing was written",
+                        path=str(self.path), expected=n, found=n,
                     )
                 return done.start
             psk_put64(terms.value + PSK_PRODUCER_N, n)
@@ -781,18 +780,16 @@ cdef class LogCore(RingCore):
         cdef char *words
         cdef Py_ssize_t i
         cdef FrameState state
-        if not isinstance(seq, int) or isinstance(seq, bool):
-            raise WrongType(f"log[seq] takes one whole number, not {type(seq).__name__}; for a range use read()")
         try:
-            want = seq
-        except OverflowError:
-            raise self._no_such_seq(seq) from None
+            want = to_seq(seq, "the seq in log[seq]")
+        except WrongType as error:
+            raise WrongType(f"{error}; for a range use read()") from None
         if want == 0:
-            raise self._no_such_seq(seq)
+            raise self._no_such_seq(want)
         if self._is_ring:
             found = self.ring_item(want)
             if found is None:
-                raise self._no_such_seq(seq)
+                raise self._no_such_seq(want)
             return found
         head = self.head()
         words = self.words_or_null()
@@ -809,7 +806,7 @@ cdef class LogCore(RingCore):
         if m is None:
             m = self._segment_for(want)
             if m is None:
-                raise self._no_such_seq(seq)
+                raise self._no_such_seq(want)
             head = self.head()
         limit = m.published(head)
         at = m.seek(self, want, limit)
@@ -818,4 +815,4 @@ cdef class LogCore(RingCore):
             if state != FRAME_GOOD:
                 raise m.damage(at, state, want - 1)
             return make_event(m, m.base + at)
-        raise self._no_such_seq(seq)
+        raise self._no_such_seq(want)

@@ -446,6 +446,7 @@ def file_system_magic(int fd):
 cdef inline uint64_t align8(uint64_t n) noexcept nogil:
     return (n + 7) & ~<uint64_t>7
 
+include "_seqs.pxi"
 include "_frame.pxi"
 include "_codec.pxi"
 include "_control.pxi"

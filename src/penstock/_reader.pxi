@@ -379,10 +379,14 @@ cdef class Reader:
 
     cdef object damage(self, FrameState state):
         """The error for the frame at ``at``."""
+        cdef SegmentMap m = self.map
+        cdef uint64_t offset = self.at
         if self.ring is not None:
-            return self.ring.damage(
-                ring_offset(self.ring, self.place + self.at - WINDOW_START), state, self.next - 1)
-        return self.map.damage(self.at, state, self.next - 1)
+            m = self.ring
+            offset = ring_offset(self.ring, self.place + self.at - WINDOW_START)
+        if self.reverse:
+            return m.damage(offset, state, None, self.next - 1)
+        return m.damage(offset, state, self.next - 1)
 
     cdef bint refresh(self) except -1:
         """Look whether more was published behind ``limit``."""
@@ -411,8 +415,8 @@ cdef class Reader:
             return True
         raise Corrupt(
             f"{self.map.path}: ends at offset {self.at} without leading to the next segment, "
-            f"behind seq {self.next - 1}; run verify",
-            path=str(self.map.path), offset=self.at, seq=self.next - 1,
+            f"after seq {self.next - 1}; run verify",
+            path=str(self.map.path), offset=self.at, seq=self.next, last_seq=self.next - 1,
         )
 
     cdef int cross(self, uint64_t base_seq) except -1:
@@ -740,7 +744,7 @@ cdef class Reader:
             state = frame_check(p, self.limit - self.at, self.check, &total)
             if state != FRAME_GOOD:
                 if not self.skip:
-                    raise self.map.damage(self.at, state, None)
+                    raise self.damage(state)
                 self.at = self.map.last_valid(self.log, self.at, self.next - 1, &self.budget)
                 continue
             if is_event(p):

@@ -478,14 +478,19 @@ cdef class SegmentMap:
         return PyBytes_FromStringAndSize(
             self.base + offset + PSK_FRAME_HEADER_BYTES, <Py_ssize_t>(psk_get32(self.base + offset) - 1))
 
-    def damage(self, uint64_t offset, int state, last_seq=None):
-        """The error for a frame at ``offset`` that is not what belongs there."""
+    def damage(self, uint64_t offset, int state, last_seq=None, seq=None):
+        """The error for a frame at ``offset`` that is not what belongs there.
+
+        ``last_seq`` is the last one before it, or ``seq`` its own, as far as they are known.
+        """
         kind = UnsupportedVersion if state == FRAME_KIND else Corrupt
-        after = f" behind seq {last_seq}" if last_seq is not None else ""
+        after = f", after seq {last_seq}" if last_seq is not None else (
+            f", before seq {seq + 1}" if seq is not None else "")
         return kind(
             f"{self.path}: at offset {offset}{after}: {_FRAME_STATES.get(state, 'damage')}; "
             "run verify to see what is affected",
-            path=str(self.path), offset=offset, seq=last_seq,
+            path=str(self.path), offset=offset,
+            seq=last_seq + 1 if last_seq is not None else seq, last_seq=last_seq,
         )
 
     cdef void walk_begin(self, Walk *w) noexcept:

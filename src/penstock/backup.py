@@ -42,7 +42,8 @@ def new_directory(target: str, mode: int, fill: Callable[[str], T]) -> T:
     """
     if os.path.lexists(target):
         raise AlreadyExists(
-            f"{target}: something is there already; give the path of a new directory"
+            f"{target}: something is there already; give the path of a new directory",
+            filename=target,
         )
     parent = os.path.dirname(os.path.abspath(target))
     partial = f"{target.rstrip('/')}.partial-{_core.now_ns()}"

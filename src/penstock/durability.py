@@ -39,8 +39,9 @@ _WORDS = struct.Struct(f"<{(L.C_NOTIFY - L.C_HEAD) // 8}Q")
 def poisoned_error(path: str) -> Poisoned:
     """The error for who wants to append or sync behind a failed sync."""
     return Poisoned(
-        f"{path}: a sync failed, so what was appended since the last good one may be lost with the "
-        "power; close the log in every process and open it again"
+        f"{path}: a sync failed, so what was appended since the last good one may be lost if the "
+        "machine loses power; close the log in every process and open it again",
+        filename=path,
     )
 
 

@@ -5,11 +5,12 @@
     ├── Usage                  2   the call itself is wrong          (ValueError)
     │   ├── WrongType          2   an argument of the wrong type     (TypeError)
     │   ├── TooLarge           2   over a limit; nothing was written
-    │   ├── NotInstalled       2   a package that this needs           (ImportError)
+    │   ├── NotInstalled       2   a package that this needs         (ImportError)
     │   ├── BadData            2   a value does not fit its codec or schema
     │   ├── NoCodec            2   a codec that this process does not have
     │   └── Closed             2   the log was closed
-    ├── NotFound               3   no such log, or no such seq       (KeyError)
+    ├── NotFound               3   no event has that seq             (KeyError)
+    │   └── NoSuchLog          3   no log, or no file of one, there  (FileNotFoundError)
     ├── AlreadyExists          4   create() found something there    (FileExistsError)
     ├── Busy                   5   somebody else holds it, time is up
     ├── Permission             6   not allowed                       (PermissionError)
@@ -24,16 +25,19 @@
     │   └── Full              10
     └── Conflict              11   expect= did not hold
 
-Messages name the path, the seq or offset, and the next step to take.
+Messages name the path, the seq or offset, and the next step to take. What a program may want to
+know is an attribute as well. Every error that is an OSError has ``errno``, ``strerror`` and
+``filename``. Errors can be pickled and copied, attributes included.
 """
 
 from __future__ import annotations
 
-import errno
+import errno as _errno
 import os
-from typing import TypeVar
+from typing import Any
 
-_OSErrorT = TypeVar("_OSErrorT", bound=OSError)
+_OS_PARTS = ("errno", "strerror", "filename", "filename2")
+_IMPORT_PARTS = ("name", "path", "msg")
 
 
 class PenstockError(Exception):
@@ -46,9 +50,9 @@ class PenstockError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         state = dict(self.__dict__)
-        if isinstance(self, OSError):
-            state["errno"] = self.errno
-            state["filename"] = self.filename
+        for kind, parts in ((OSError, _OS_PARTS), (ImportError, _IMPORT_PARTS)):
+            if isinstance(self, kind):
+                state |= {part: getattr(self, part) for part in parts}
         return type(self), self.args, state
 
 
@@ -73,7 +77,11 @@ class TooLarge(Usage):
 
 
 class NotInstalled(Usage, ImportError):
-    """The call needs a package that is not installed; the message names it."""
+    """The call needs a package that is not installed: ``name``."""
+
+    def __init__(self, message: str = "", *, name: str | None = None) -> None:
+        super().__init__(message)
+        self.name = name
 
 
 class BadData(Usage):
@@ -100,15 +108,31 @@ class Closed(Usage):
 
 
 class NotFound(PenstockError, KeyError):
-    """There is no log at that path, or no event with that seq."""
+    """There is no event with that seq; as `NoSuchLog`, no log at that path."""
 
     exit_code = 3
 
 
+class NoSuchLog(NotFound, FileNotFoundError):
+    """There is no log, or no file or directory that a log needs, at the path ``filename``."""
+
+    def __init__(
+        self, message: str = "", *, errno: int | None = None, filename: str | None = None
+    ) -> None:
+        super().__init__(message)
+        _tell_system(self, errno or _errno.ENOENT, filename)
+
+
 class AlreadyExists(PenstockError, FileExistsError):
-    """Something is already there."""
+    """Something is already there: at the path ``filename``."""
 
     exit_code = 4
+
+    def __init__(
+        self, message: str = "", *, errno: int | None = None, filename: str | None = None
+    ) -> None:
+        super().__init__(message)
+        _tell_system(self, errno or _errno.EEXIST, filename)
 
 
 class Busy(PenstockError):
@@ -122,11 +146,19 @@ class Permission(PenstockError, PermissionError):
 
     exit_code = 6
 
+    def __init__(
+        self, message: str = "", *, errno: int | None = None, filename: str | None = None
+    ) -> None:
+        super().__init__(message)
+        _tell_system(self, errno or _errno.EACCES, filename)
+
 
 class Corrupt(PenstockError):
     """Bytes on disk are not what a writer committed.
 
-    ``path``, ``offset`` and ``seq`` say where, as far as they are known.
+    ``path`` and ``offset`` say where. ``seq`` is the seq that cannot be read: the first of them, or
+    the last for a read in reverse. ``last_seq`` is the last seq before the damage. Each is None if
+    it is not known.
     """
 
     exit_code = 7
@@ -138,11 +170,13 @@ class Corrupt(PenstockError):
         path: str | None = None,
         offset: int | None = None,
         seq: int | None = None,
+        last_seq: int | None = None,
     ) -> None:
         super().__init__(message)
         self.path = path
         self.offset = offset
         self.seq = seq
+        self.last_seq = last_seq
 
 
 class UnsupportedVersion(Corrupt):
@@ -150,13 +184,22 @@ class UnsupportedVersion(Corrupt):
 
 
 class Io(PenstockError, OSError):
-    """The operating system refused; ``errno`` says how."""
+    """The operating system refused: ``errno`` and ``strerror`` say how, ``filename`` where."""
 
     exit_code = 8
+    _errno = _errno.EIO
+
+    def __init__(
+        self, message: str = "", *, errno: int | None = None, filename: str | None = None
+    ) -> None:
+        super().__init__(message)
+        _tell_system(self, errno or self._errno, filename)
 
 
 class DiskFull(Io):
     """No space left. What was acknowledged stays; appends go on once there is room."""
+
+    _errno = _errno.ENOSPC
 
 
 class Poisoned(Io):
@@ -170,10 +213,7 @@ class Gone(Io):
     is ESTALE. Open the path again to use what is there now.
     """
 
-    def __init__(self, message: str = "", *, filename: str | None = None) -> None:
-        super().__init__(message)
-        self.errno = errno.ESTALE
-        self.filename = filename
+    _errno = _errno.ESTALE
 
 
 class Gap(PenstockError):
@@ -200,32 +240,53 @@ class Full(Backpressure):
 
 
 class Conflict(PenstockError):
-    """``expect=`` named another last seq than the log has."""
+    """The log is not in the state that the call requires. Nothing was written.
+
+    ``expected`` is what the call gave: the last seq in ``expect=``, or the number in ``producer=``.
+    ``found`` is what the log at ``path`` has instead.
+    """
 
     exit_code = 11
 
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        path: str | None = None,
+        expected: int | None = None,
+        found: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.path = path
+        self.expected = expected
+        self.found = found
 
-_DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
-_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
+
+_DISK_FULL = {_errno.ENOSPC, _errno.EDQUOT}
+_DENIED = {_errno.EACCES, _errno.EPERM, _errno.EROFS}
+_NO_DESCRIPTORS = {_errno.EMFILE, _errno.ENFILE}
 
 
 def from_os(error: OSError, doing: str, path: str) -> PenstockError:
     """Turn an OSError into its typed kind, with what was being done and where."""
     code = error.errno or 0
     text = f"{doing} {path}: {os.strerror(code) if code else error}"
+    where: Any = {"errno": code, "filename": path}
     if code in _DISK_FULL:
-        return _with_errno(
-            DiskFull(f"{text}; free some space and try again, nothing was lost"), code
-        )
+        return DiskFull(f"{text}; free some space and try again, nothing was lost", **where)
     if code in _DENIED:
-        return _with_errno(Permission(f"{text}; check who owns it and its mode"), code)
-    if code == errno.ENOENT:
-        return NotFound(text)
-    if code == errno.EEXIST:
-        return _with_errno(AlreadyExists(text), code)
-    return _with_errno(Io(text), code)
+        return Permission(f"{text}; check who owns it and its mode", **where)
+    if code == _errno.ENOENT:
+        return NoSuchLog(text, **where)
+    if code == _errno.EEXIST:
+        return AlreadyExists(text, **where)
+    if code in _NO_DESCRIPTORS:
+        return Io(f"{text}; close what is not needed or raise the limit (ulimit -n)", **where)
+    return Io(text, **where)
 
 
-def _with_errno(error: _OSErrorT, code: int) -> _OSErrorT:
+def _tell_system(error: OSError, code: int, filename: str | None) -> None:
+    """Set what every OSError has; an OSError that is made of a message alone has none of it."""
     error.errno = code
-    return error
+    error.strerror = os.strerror(code)
+    error.filename = filename

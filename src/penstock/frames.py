@@ -31,7 +31,7 @@ class Source:
         self._fd = files.open_file(path, write=False)
         try:
             if not stat.S_ISREG(os.fstat(self._fd).st_mode):
-                raise Io(f"{path}: is not a file; move it away")
+                raise Io(f"{path}: is not a file; move it away", filename=path)
             self.size = files.size(self._fd, path)
         except BaseException:
             self.close()

@@ -232,7 +232,10 @@ class Handle(LogCore):
         if self._closed:
             raise self._closed_error()
         if not self._writable:
-            raise Permission(f"{self.path}: the log was opened with mode='r' and takes no appends")
+            raise Permission(
+                f"{self.path}: the log was opened with mode='r' and takes no appends",
+                filename=self.path,
+            )
 
     def _live(self) -> Control:
         attached = self._ctl

@@ -17,7 +17,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
 from penstock import _core, durability, files, producers, segment
 from penstock import layout as L
@@ -70,7 +70,7 @@ def load_into(
     parts: Parts,
     *,
     value: str | None,
-    expect: int | None,
+    expect: SupportsIndex | None,
     producer: tuple[str, int] | None,
     durable: bool,
     timeout: float | None,
@@ -78,6 +78,7 @@ def load_into(
     codec: str | None,
 ) -> range:
     """Append all of ``values``; what fits one batch goes the short way."""
+    last_seq = None if expect is None else _core.to_expected(expect)
     who, n, done = begin(log, producer)
     if done is not None:
         return acknowledge(log, done, durable, timeout)
@@ -105,7 +106,7 @@ def load_into(
             seqs = log.extend(
                 first,
                 **parts,
-                expect=expect,
+                expect=last_seq,
                 producer=producer,
                 timeout=timeout,
                 codec=_core.ENCODED,
@@ -125,7 +126,7 @@ def load_into(
             if progress is not None:
                 progress(private.count)
         private.finish()
-        seqs = private.publish(expect, who, n, timeout)
+        seqs = private.publish(last_seq, who, n, timeout)
     finally:
         private.remove()
     return acknowledge(log, seqs, durable, timeout)
@@ -133,7 +134,7 @@ def load_into(
 
 def acknowledge(log: Log, seqs: range, durable: bool, timeout: float | None) -> range:
     if durable and seqs:
-        log.wait_durable(seqs[-1], timeout)
+        log._sync(L.C_DURABLE_SEQ, seqs[-1], timeout)
     return seqs
 
 
@@ -291,7 +292,10 @@ class Private:
             if expect is not None and expect != first - 1:
                 raise Conflict(
                     f"{log.path}: expected seq {expect} to be the last one, but it is {first - 1}; "
-                    "nothing was written: read what is new and decide again"
+                    "nothing was written: read what is new and decide again",
+                    path=log.path,
+                    expected=expect,
+                    found=first - 1,
                 )
             table = producers.table_of(end.map, end.header, end.walk["producer_offset"])
             if who:

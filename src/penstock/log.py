@@ -5,15 +5,25 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal
+from typing import Any, Literal, SupportsIndex
 
 from penstock import files
-from penstock.errors import NotFound, PenstockError, Usage, WrongType
+from penstock.errors import Busy, NotFound, PenstockError, Usage
 from penstock.event import ArrowData, Buffer, Event, Headers
 from penstock.handle import Handle
 from penstock.layout import C_DURABLE_SEQ, C_POISONED
 from penstock.load import load_into
-from penstock.reader import SEQ_MAX, Reader, bounds, key_bytes, tag_bytes, topic_bytes
+from penstock.reader import (
+    SEQ_MAX,
+    Position,
+    Reader,
+    bounds,
+    key_bytes,
+    position,
+    tag_bytes,
+    to_seq,
+    topic_bytes,
+)
 from penstock.repair import Plan
 from penstock.report import Report
 from penstock.scan import BATCH_ROWS, Scan
@@ -67,8 +77,8 @@ class Log(Handle):
 
     def read(
         self,
-        start: int | None = None,
-        stop: int | None = None,
+        start: Position | None = None,
+        stop: Position | None = None,
         *,
         since: Time | None = None,
         until: Time | None = None,
@@ -83,8 +93,10 @@ class Log(Handle):
     ) -> Reader:
         """Events from seq ``start`` up to, not including, ``stop``, as the log stands now.
 
-        ``since`` and ``until`` bound the events' own times likewise: since <= time < until. With
-        ``tags``, only events that have all of them. With ``reverse`` the newest comes first.
+        Both are seqs from 0, "start" for the oldest event or "end" for what will come after the
+        newest one. Seqs never count from the end: a negative one is an error. ``since`` and
+        ``until`` bound the events' own times likewise: since <= time < until. With ``tags``, only
+        events that have all of them. With ``reverse`` the newest comes first.
         ``durable`` leaves out what is not on the device yet. ``check=False`` leaves the checksums
         unchecked. An event that is damaged raises `Corrupt`; ``damaged="skip"`` goes on with the
         next one that is not, and ``reader.skipped`` counts the seqs passed over.
@@ -124,8 +136,8 @@ class Log(Handle):
 
     def scan(
         self,
-        start: int | None = None,
-        stop: int | None = None,
+        start: Position | None = None,
+        stop: Position | None = None,
         *,
         since: Time | None = None,
         until: Time | None = None,
@@ -184,7 +196,7 @@ class Log(Handle):
 
     def follow(
         self,
-        start: int | Literal["start", "end"] = "end",
+        start: Position | None = "end",
         *,
         topic: str | None = None,
         key: Buffer | None = None,
@@ -199,7 +211,8 @@ class Log(Handle):
     ) -> Reader:
         """Events from ``start`` on, waiting for more as they are appended.
 
-        ``start`` is a seq, "start" for the oldest event or "end" for only what comes from now on.
+        ``start`` is a seq from 0, "start" (or None) for the oldest event, or "end" for only what
+        comes from now on, as in `read`.
         Iteration ends when none has come for ``timeout`` seconds; never, if that is None. ``spin``
         is how many seconds to look for data without sleeping before each sleep: 0 sleeps at once,
         `math.inf` never sleeps and keeps a core busy. ``durable`` hands out an event only once it
@@ -215,14 +228,9 @@ class Log(Handle):
         >>> [event.value for event in log.follow("start", timeout=0)]
         [b'a']
         """
-        if start == "start":
+        first, oldest = position(self, start, "start")
+        if oldest:
             first = self.first_seq
-        elif start == "end":
-            first = self._next_seq()
-        elif isinstance(start, int) and not isinstance(start, bool):
-            first = min(max(1, start), SEQ_MAX)
-        else:
-            raise Usage(f"start is a seq, 'start' or 'end', not {start!r}")
         held = self._take_hold(first) if hold else None
         return Reader(
             self,
@@ -238,20 +246,25 @@ class Log(Handle):
             timeout=timeout,
             spin=spin,
             on_gap=on_gap,
-            from_oldest=start == "start",
+            from_oldest=oldest,
             hold=held,
         )
 
-    def wait(self, timeout: float | None = None, *, after: int | None = None) -> bool:
+    def wait(self, timeout: float | None = None, *, after: SupportsIndex | None = None) -> bool:
         """Wait until the log has an event with a seq above ``after``; False if time is up.
 
         ``after`` is ``last_seq`` at the time of the call if not given.
+
+        >>> log = penstock.open(path)
+        >>> log.append(b"a")
+        1
+        >>> log.wait(0), log.wait(0, after=0)
+        (False, True)
         """
-        if after is None:
-            after = self.last_seq
-        elif isinstance(after, bool) or not isinstance(after, int):
-            raise WrongType(f"after is a seq, not {type(after).__name__}")
-        return self._next_seq() - 1 > after or self.follow(after + 1).wait(timeout)
+        last = self.last_seq if after is None else to_seq(after, "after")
+        if self.last_seq > last:
+            return True
+        return self.follow(min(last + 1, SEQ_MAX)).wait(timeout)
 
     @property
     def durable_seq(self) -> int:
@@ -291,7 +304,7 @@ class Log(Handle):
         topic: str | None = None,
         headers: Headers | str | None = None,
         time: Time | None = None,
-        expect: int | None = None,
+        expect: SupportsIndex | None = None,
         producer: tuple[str, int] | None = None,
         durable: bool = False,
         timeout: float | None = None,
@@ -327,20 +340,25 @@ class Log(Handle):
             codec=codec,
         )
 
-    def wait_durable(self, seq: int, timeout: float | None = None) -> None:
-        """Return when the event ``seq`` is on the device, syncing if nobody else does.
+    def wait_durable(self, seq: SupportsIndex, timeout: float | None = None) -> bool:
+        """Wait until the event ``seq`` is on disk, syncing if nobody else does.
 
-        Raises `Busy` after ``timeout`` seconds, `Poisoned` if a sync has failed.
+        Returns True, or False if it is not after ``timeout`` seconds, as `wait` does.
+        Raises `NotFound` if there is no such event yet, `Poisoned` if a sync has failed.
 
         >>> log = penstock.open(path)
         >>> log.wait_durable(log.append(b"a"))
+        True
         """
         self._check_writable()
-        if isinstance(seq, bool) or not isinstance(seq, int):
-            raise WrongType(f"seq is a whole number, not {type(seq).__name__}")
-        if seq > self.last_seq:
-            raise self._no_such_seq(seq)
-        self._sync(C_DURABLE_SEQ, seq, timeout)
+        want = to_seq(seq, "seq")
+        if want > self.last_seq:
+            raise self._no_such_seq(want)
+        try:
+            self._sync(C_DURABLE_SEQ, want, timeout)
+        except Busy:
+            return False
+        return True
 
     def topics(self) -> set[str]:
         """The distinct topics of all events; an event without a topic has the empty one."""

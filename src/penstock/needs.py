@@ -14,7 +14,8 @@ def needed(module: str, install: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise NotInstalled(
-            f"this needs {module}, which cannot be imported ({error}): pip install {install}"
+            f"this needs {module}, which cannot be imported ({error}): pip install {install}",
+            name=module,
         ) from error
 
 

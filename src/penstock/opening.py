@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import Any, Literal
 
 from penstock import codecs, files, segment
-from penstock.errors import AlreadyExists, NotFound, Usage, WrongType
+from penstock.errors import AlreadyExists, NoSuchLog, Usage, WrongType
 from penstock.log import Log
 from penstock.repair import Plan
 from penstock.repair import repair as repair_segments
@@ -97,7 +97,7 @@ def open(
     if kind is SegmentedLog and size is not None:
         raise Usage(f"{text}: is a directory; a ring is one file")
     if kind is None and (mode == "r" or not create):
-        raise NotFound(f"{text}: there is no log here")
+        raise NoSuchLog(f"{text}: there is no log here", filename=text)
     if kind is None and size is not None:
         ring_file.create(text, ring_file.new_header(wanted, size, index), wanted.file_mode)
         kind = _kind_at(text)
@@ -172,7 +172,9 @@ def create(path: str | os.PathLike[str], **options: Any) -> Log:
     if os.path.lexists(text):
         names = files.list_dir(text) if os.path.isdir(text) else [text]
         if not os.path.isdir(text) or any(segment.is_name(n) for n in names):
-            raise AlreadyExists(f"{text}: something is there already; open it instead")
+            raise AlreadyExists(
+                f"{text}: something is there already; open it instead", filename=text
+            )
     return open(path, **options)
 
 

@@ -52,7 +52,10 @@ class Table:
         if n < done.n:
             raise Conflict(
                 f"{path}: producer {who.decode()!r} has appended number {done.n} already, and {n} "
-                "comes before it; nothing was written"
+                "comes before it; nothing was written",
+                path=path,
+                expected=n,
+                found=done.n,
             )
         return range(done.first_seq, done.first_seq + done.count)
 

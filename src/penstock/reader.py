@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, SupportsIndex, TypeAlias
 
 from penstock import layout as L
-from penstock._core import Reader, encode_tags
+from penstock._core import Reader, encode_tags, to_seq
 from penstock.errors import Corrupt, TooLarge, Usage, WrongType
 from penstock.event import Buffer
 from penstock.times import Time, to_ns
@@ -15,7 +15,20 @@ if TYPE_CHECKING:
     from penstock.log import Log
 
 
-__all__ = ["SEQ_MAX", "Reader", "bounds", "key_bytes", "tag_bytes", "topic_bytes"]
+__all__ = [
+    "SEQ_MAX",
+    "Position",
+    "Reader",
+    "bounds",
+    "check_position",
+    "key_bytes",
+    "position",
+    "tag_bytes",
+    "to_seq",
+    "topic_bytes",
+]
+
+Position: TypeAlias = "SupportsIndex | Literal['start', 'end']"
 
 SEQ_MAX = (1 << 64) - 1
 
@@ -50,31 +63,44 @@ def topic_bytes(topic: str | None) -> bytes | None:
     return raw
 
 
-def check_seqs(start: int | None, stop: int | None) -> None:
-    """Refuse what is no seq."""
-    for name, value in (("start", start), ("stop", stop)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            raise WrongType(f"{name} is a seq, not {type(value).__name__}")
+def check_position(given: Position | None, what: str) -> None:
+    """Refuse what is not a position in any log."""
+    if isinstance(given, str):
+        if given not in ("start", "end"):
+            raise WrongType(f"{what} must be a seq, 'start' or 'end', got {given[:40]!r}")
+    elif given is not None:
+        to_seq(given, what)
+
+
+def position(log: Log, given: Position | None, what: str) -> tuple[int, bool]:
+    """The seq of a position in a log, and whether it means the oldest event, whichever that is.
+
+    "start", or None, is the oldest event that is still there; "end" is what will be appended next.
+    A seq means itself, also if its event is gone; 0 is the same as 1.
+    """
+    check_position(given, what)
+    if given is None or isinstance(given, str):
+        return (log._next_seq(), False) if given == "end" else (1, True)
+    return max(1, to_seq(given, what)), False
 
 
 def bounds(
     log: Log,
-    start: int | None,
-    stop: int | None,
+    start: Position | None,
+    stop: Position | None,
     since: Time | None,
     until: Time | None,
     durable: bool,
     *,
     skip: bool,
 ) -> tuple[int, int, int | None, int | None]:
-    """First seq, seq behind the last, and times: what a read has to look at, and no more."""
-    check_seqs(start, stop)
+    """First seq, seq after the last, and times: what a read has to look at, and no more."""
+    lowest, _ = position(log, start, "start")
     end = log._next_seq()
     if durable:
         end = min(end, log._durable_seq() + 1)
-    lowest = 1 if start is None else min(max(1, start), SEQ_MAX)
     if stop is not None:
-        end = min(end, max(0, stop))
+        end = min(end, position(log, stop, "stop")[0])
     since_ns = None if since is None else to_ns(since, "since")
     until_ns = None if until is None else to_ns(until, "until")
     try:

@@ -21,7 +21,7 @@ from penstock.fields import PREFIX, Fields, arrow_schema, one_array
 from penstock.needs import needed
 from penstock.needs import pyarrow as _pyarrow
 from penstock.parallel import Unwanted, in_order
-from penstock.reader import bounds, check_seqs, key_bytes, tag_bytes, topic_bytes
+from penstock.reader import Position, bounds, check_position, key_bytes, tag_bytes, topic_bytes
 from penstock.times import Time, to_ns
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ class Scan:
     def __init__(
         self,
         log: Log,
-        start: int | None = None,
-        stop: int | None = None,
+        start: Position | None = None,
+        stop: Position | None = None,
         *,
         since: Time | None = None,
         until: Time | None = None,
@@ -72,7 +72,8 @@ class Scan:
         on_gap: Literal["raise", "skip"] = "raise",
         batch_bytes: int = BATCH_BYTES,
     ) -> None:
-        check_seqs(start, stop)
+        check_position(start, "start")
+        check_position(stop, "stop")
         if damaged not in ("raise", "skip"):
             raise Usage(f"damaged is 'raise' or 'skip', not {damaged!r}")
         if on_gap not in ("raise", "skip"):

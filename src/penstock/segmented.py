@@ -21,7 +21,7 @@ from penstock.control import Place
 from penstock.directory import Directory
 from penstock.durability import Snapshot
 from penstock.ending import Active
-from penstock.errors import Internal, Io, NotFound, PenstockError, TooLarge, Usage
+from penstock.errors import Internal, Io, NoSuchLog, PenstockError, TooLarge, Usage
 from penstock.load import Parts, Private
 from penstock.log import Log
 from penstock.producers import Follower, Table
@@ -84,7 +84,9 @@ class SegmentedLog(Log):
         if not found:
             recovery.check_is_free(self._directory)
             if new is None:
-                raise NotFound(f"{self.path}: there is no log here; create it first")
+                raise NoSuchLog(
+                    f"{self.path}: there is no log here; create it first", filename=self.path
+                )
         recovery.sweep(self._directory, store.names)
         if not found and new is not None:
             if self._private is None:
@@ -108,7 +110,7 @@ class SegmentedLog(Log):
 
     def _read_frames_alone(self) -> None:
         if not self._store.bases(fresh=True):
-            raise NotFound(f"{self.path}: there is no log here")
+            raise NoSuchLog(f"{self.path}: there is no log here", filename=self.path)
         uuid = ending.settle_uuid(self._store)
         hint = control.old_words(self._place, uuid)
         self._static = ending.find_end(self._store, hint=hint, write=False)

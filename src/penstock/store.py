@@ -260,4 +260,5 @@ class Store:
             f"seq {first} to {upto} cannot be read; what follows can",
             path=self.file(first),
             seq=first,
+            last_seq=first - 1,
         )

@@ -18,7 +18,7 @@ from penstock import control, files, segment
 from penstock import layout as L
 from penstock.control import Peek
 from penstock.directory import Directory
-from penstock.errors import NotFound
+from penstock.errors import NoSuchLog, NotFound
 from penstock.examine import Segment, examine, guess_header, look
 from penstock.judge import REPAIR, Place, judge, without_path
 from penstock.recovery import DIRECTORIES, LOST, is_leftover
@@ -126,7 +126,9 @@ class _Survey:
             if segment.is_name(n) and (s := look(self.directory.file(n), int(n[:20]))) is not None
         ]
         if not found:
-            raise NotFound(f"{self.path}: there is no log here: it holds no segment")
+            raise NoSuchLog(
+                f"{self.path}: there is no log here: it holds no segment", filename=self.path
+            )
         uuid = self._settle_uuid(found)
         if self.peek is not None and self.peek.uuid != uuid:
             self.peek = None

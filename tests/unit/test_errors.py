@@ -19,6 +19,7 @@ NATURAL = {
     "KeyError": KeyError,
     "FileExistsError": FileExistsError,
     "PermissionError": PermissionError,
+    "FileNotFoundError": FileNotFoundError,
     "OSError": OSError,
     "ImportError": ImportError,
 }
@@ -108,7 +109,7 @@ def test_where_survives_a_pickle() -> None:
         (errno.EACCES, penstock.Permission),
         (errno.EPERM, penstock.Permission),
         (errno.EROFS, penstock.Permission),
-        (errno.ENOENT, penstock.NotFound),
+        (errno.ENOENT, penstock.NoSuchLog),
         (errno.EEXIST, penstock.AlreadyExists),
         (errno.EIO, penstock.Io),
         (errno.EMFILE, penstock.Io),

@@ -26,7 +26,7 @@ class TestReading:
             assert ring.last_seq == i
             assert len(ring) == i - ring.first_seq + 1 == len(list(ring))
         assert ring.first_seq > 300
-        for gone in (1, ring.first_seq - 1, ring.last_seq + 1, 0, -1, 1 << 70):
+        for gone in (1, ring.first_seq - 1, ring.last_seq + 1, 0, 1 << 70):
             with pytest.raises(penstock.NotFound, match=f"{ring.first_seq} to 499|no event"):
                 ring[gone]
 

@@ -302,7 +302,7 @@ def test_a_closed_log(path: Path) -> None:
         ({"topic": b"t"}, errors.WrongType, "topic is str"),
         ({"key": "k"}, errors.WrongType, "key is bytes"),
         ({"since": "soon"}, errors.Usage, "ISO 8601"),
-        ({"start": "1"}, errors.WrongType, "start is a seq"),
+        ({"start": "1"}, errors.WrongType, "start must be a seq"),
     ],
 )
 def test_wrong_arguments(

@@ -167,7 +167,9 @@ def _temporary(path: str) -> str:
 def _to_file(found: Findings, target: str) -> None:
     """Write the repaired ring to a new file, which gets its name last."""
     if files.exists(target):
-        raise AlreadyExists(f"{target}: something is there already; give the path of a new file")
+        raise AlreadyExists(
+            f"{target}: something is there already; give the path of a new file", filename=target
+        )
     temporary = _temporary(target)
     held = _write(found, temporary, mode_of(found.path, 0o600))
     try:

@@ -135,7 +135,9 @@ class RingMover(RingWriter):
 
     def _backup(self, target: str, progress: Progress | None) -> int:
         if files.exists(target):
-            raise AlreadyExists(f"{target}: something is there already; give another path")
+            raise AlreadyExists(
+                f"{target}: something is there already; give another path", filename=target
+            )
         self._head()
         header = self._known_header()
         settings = self.settings

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import penstock
-from penstock.errors import NotFound, Usage
+from penstock import files
+from penstock.errors import NoSuchLog, Usage
 from penstock.ring.file import is_ring
 from penstock.segment import is_name
 from penstock.spark.options import Options
-from penstock.spark.paths import local_path
 
 
 def given_paths(options: Options) -> list[str]:
@@ -26,7 +26,7 @@ def given_paths(options: Options) -> list[str]:
         paths.append(path)
     if not paths:
         raise Usage('which log? Give its path: .load("data/orders"), or a glob, or a list of them')
-    return [local_path(path, "path") for path in paths]
+    return [files.path_text(path, "path") for path in paths]
 
 
 def is_log(path: str) -> bool:
@@ -53,7 +53,9 @@ def find_logs(
         places = glob.glob(path, recursive=True) if is_glob else [path]
         here = {log for place in places for log in _at_or_below(place)}
         if not here and (missing == "none" or (missing == "globs" and not is_glob)):
-            raise NotFound(f"{path}: {'no log matches' if is_glob else 'there is no log here'}")
+            raise NoSuchLog(
+                f"{path}: {'no log matches' if is_glob else 'there is no log here'}", filename=path
+            )
         found |= here
     return sorted(found)
 

@@ -47,7 +47,7 @@ from pyspark.sql.types import (
 from penstock import files
 from penstock import layout as L
 from penstock._core import Given, rows_to_stage
-from penstock.errors import Conflict, DiskFull, Internal, NotFound, TooLarge, Usage
+from penstock.errors import Conflict, DiskFull, Internal, NoSuchLog, NotFound, TooLarge, Usage
 from penstock.log import Log
 from penstock.opening import open as open_log
 from penstock.producers import Done
@@ -55,7 +55,6 @@ from penstock.recovery import STAGING
 from penstock.ring.file import is_ring
 from penstock.settings import Settings
 from penstock.spark.options import Options
-from penstock.spark.paths import local_path
 from penstock.spark.sockets import Prompt
 from penstock.spark.staging import Staging, name_of, reading
 from penstock.staged import Staged, append_staged
@@ -163,19 +162,22 @@ class Sink:
         given = options.text("path")
         if not given:
             raise Usage("the path of a log is missing: save('/data/orders')")
-        path = local_path(given, "path")
+        path = files.path_text(given, "path")
         topic = options.text("topic")
         if topic is not None and len(topic.encode()) > L.TOPIC_BYTES_MAX:
             raise TooLarge(f"option 'topic' has more than {L.TOPIC_BYTES_MAX} bytes")
         elsewhere = options.text("stagingPath")
         root = f"{path}-{STAGING}" if is_ring(path) else os.path.join(path, STAGING)
         if elsewhere:
-            root = local_path(elsewhere, "stagingPath")
+            root = files.path_text(elsewhere, "stagingPath")
         application = _application(options)
         durable = options.flag("durable", True)
         parent = os.path.dirname(path)
         if not files.is_dir(parent):
-            raise NotFound(f"{path}: no log can be made here, since there is no directory {parent}")
+            raise NoSuchLog(
+                f"{path}: no log can be made here, since there is no directory {parent}",
+                filename=parent,
+            )
         settings = _settings_of(path)
         staging = Staging(root, settings.dir_mode, settings.file_mode, settings.segment_size)
         staging.make()
@@ -247,7 +249,9 @@ class Sink:
                     f"{_said(other_query)}, and this is batch {batch} of {_said(query)}, whose "
                     "numbers mean other rows; nothing was written. Go on with the checkpoint that "
                     "the application began with, or, if all rows of the new one are to be "
-                    "appended, give another applicationId"
+                    "appended, give another applicationId",
+                    path=log.path,
+                    expected=batch,
                 )
         last = remembered.get(own)
         if last is None or last.n <= batch:
@@ -256,7 +260,10 @@ class Sink:
             raise Conflict(
                 f"{log.path}: has batch {last.n - 1} of {own!r} already, and this is batch "
                 f"{batch}; nothing was written. If the checkpoint, or the batchId, went back on "
-                "purpose and its rows are to be appended again, give another applicationId"
+                "purpose and its rows are to be appended again, give another applicationId",
+                path=log.path,
+                expected=batch,
+                found=last.n - 1,
             )
         if last.count != rows:
             logger.warning(

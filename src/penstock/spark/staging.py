@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from penstock import files
 from penstock._core import Given
-from penstock.errors import NotFound, PenstockError
+from penstock.errors import NoSuchLog, PenstockError
 from penstock.staged import Staged, Writer
 
 logger = logging.getLogger("penstock")
@@ -48,7 +48,10 @@ class Staging:
         """Have the directory, in a directory that is there."""
         parent = os.path.dirname(self.root)
         if not files.is_dir(parent):
-            raise NotFound(f"{self.root}: cannot be made, since there is no directory {parent}")
+            raise NoSuchLog(
+                f"{self.root}: cannot be made, since there is no directory {parent}",
+                filename=parent,
+            )
         files.make_dir(self.root, self.dir_mode)
 
     def begin(self, name: str) -> None:
@@ -65,11 +68,12 @@ class Staging:
         stem = os.path.join(directory, f"{partition:06d}-{uuid.uuid4().hex}")
         return Writer(stem, self.segment_bytes, self.file_mode).write(rows)
 
-    def _not_here(self, directory: str) -> NotFound:
-        return NotFound(
+    def _not_here(self, directory: str) -> NoSuchLog:
+        return NoSuchLog(
             f"{directory}: there is no such directory on the host {socket.gethostname()}; rows are "
             "staged in one that every host of the cluster sees: give it as stagingPath (or the "
-            "write that this task is part of is over)"
+            "write that this task is part of is over)",
+            filename=directory,
         )
 
     def remove(self, name: str) -> None:
@@ -150,9 +154,10 @@ def reading() -> Iterator[None]:
     """Says of a staged file that is not there what may be the reason."""
     try:
         yield
-    except NotFound as error:
-        raise NotFound(
+    except NoSuchLog as error:
+        raise NoSuchLog(
             f"{error}; tasks staged rows in a file that is not here on the driver's host "
             f"{socket.gethostname()}: stagingPath has to be a directory that every host of the "
-            "cluster sees. Nothing was written"
+            "cluster sees. Nothing was written",
+            filename=error.filename,
         ) from error

@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 import penstock
-from penstock.errors import Gap, NotFound, Usage
+from penstock.errors import Gap, NoSuchLog, Usage
 from penstock.spans import spans, stop_within
 from penstock.spark.logs import find_logs, is_log, open_log
 from penstock.spark.offsets import NOT_FAILING, check_there, starting_edge
@@ -192,7 +192,7 @@ class StreamReader(Prompt, DataSourceStreamReader, SupportsTriggerAvailableNow):
             first = start.get(path)
             if log is None:
                 if first != stop and asked.care.fail_on_loss:
-                    raise NotFound(f"{path}: the log is gone; {NOT_FAILING}")
+                    raise NoSuchLog(f"{path}: the log is gone; {NOT_FAILING}", filename=path)
                 continue
             begin = log.first_seq if first is None else first
             if begin < stop:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock import files
-from penstock.errors import Io, NotFound, Usage, WrongType
+from penstock.errors import Io, NoSuchLog, Usage, WrongType
 from penstock.needs import needed
 from penstock.spark.lake.book import HOLD_TIMEOUT, Book, parquet_files
 
@@ -68,7 +68,10 @@ def compact(
     needed("pyarrow.parquet", "'penstock[spark]'")
     book = Book(target, bad)
     if not files.exists(book.path):
-        raise NotFound(f"{book.target}: there is no lake here; its book would be {book.path}")
+        raise NoSuchLog(
+            f"{book.target}: there is no lake here; its book would be {book.path}",
+            filename=book.target,
+        )
     hold = book.hold("compact", HOLD_TIMEOUT)
     try:
         book.recover()
@@ -132,7 +135,9 @@ def _exchange(staged: str, directory: str) -> None:
         if error.errno in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV):
             raise Io(
                 f"{directory}: this file system cannot exchange two directories, which is how a "
-                "compaction stays unseen; nothing was changed"
+                "compaction stays unseen; nothing was changed",
+                errno=error.errno,
+                filename=directory,
             ) from error
         raise
 

@@ -1,0 +1,29 @@
+# Seqs as users give them: one rule for every call that takes one.
+
+import operator as _operator
+
+cdef uint64_t SEQ_NONE = 0xFFFFFFFFFFFFFFFFULL  # above every seq that there can be
+
+
+cpdef uint64_t to_seq(object given, str what) except? 0:
+    """A seq that a user gave: anything with ``__index__`` but a bool, from 0.
+
+    What is above every seq that there can be stands for the greatest number, which no event has.
+    """
+    if isinstance(given, bool) or not hasattr(type(given), "__index__"):
+        raise WrongType(f"{what} must be a seq (a whole number), got {type(given).__name__}")
+    number = _operator.index(given)
+    if number < 0:
+        raise Usage(
+            f"{what} must be 0 or more, got {number}; seqs never count from the end, "
+            "and the last one is log.last_seq"
+        )
+    return SEQ_NONE if number >= SEQ_NONE else <uint64_t>number
+
+
+cpdef uint64_t to_expected(object given) except? 0:
+    """The last seq that ``expect=`` names."""
+    cdef uint64_t seq = to_seq(given, "expect")
+    if seq == SEQ_NONE:
+        raise Usage(f"expect must be a seq that an event can have, got {given}")
+    return seq
