@@ -131,6 +131,10 @@ cdef class Control:
         """Whether a handle that may append is alive, be it in another process."""
         return has_writers(self.fd)
 
+    def is_alive(self, uint32_t token):
+        """Whether the handle that has ``token`` is alive."""
+        return token == self.token or psk_ofd_held(self.fd, PSK_TOKEN_BYTE + token) != 0
+
     @property
     def inherited(self):
         """Whether a fork lies between the making of this object and now."""

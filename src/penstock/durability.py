@@ -174,9 +174,21 @@ def _sync_one(store: Store, control: Control, base_seq: int, again: bool) -> Non
     if m.data_end:
         return  # sealed: it was on the device before the footer was written
     if again:
-        m.redirty(header.data_offset, m.grown())
+        m.redirty(header.data_offset, _written_end(m))
     with poisoning(control):
         files.sync_data(m.fd, m.path)
+
+
+def _written_end(m: SegmentMap) -> int:
+    """Where the bytes end that were ever written to a segment; behind it may be no blocks.
+
+    The file system says it of pages that were written back or are yet to be; the frames, of pages
+    that it may have dropped after a failed sync.
+    """
+    limit = m.grown()
+    walk, _, _ = m.walk(limit, check_crc=False)
+    frames: int = walk["offset"]
+    return min(limit, max(frames, files.data_end(m.fd, m.data_offset, limit, m.path)))
 
 
 def _checkpoint(store: Store, control: Control, active: SegmentMap | None, words: Snapshot) -> None:
@@ -236,7 +248,7 @@ def settle(store: Store, dir_fd: int, words: Words) -> Words:
         if m.data_end:
             continue
         start = words[L.C_DURABLE_POS] if m.number == words[L.C_DURABLE_POS] >> 32 else 0
-        m.redirty(max(start & 0xFFFFFFFF, header.data_offset), m.grown())
+        m.redirty(max(start & 0xFFFFFFFF, header.data_offset), _written_end(m))
         files.sync_data(m.fd, m.path)
         _core.fail_point("open.settled")
     files.sync_dir(dir_fd, store.path)

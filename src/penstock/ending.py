@@ -16,7 +16,7 @@ from penstock import files, segment
 from penstock import layout as L
 from penstock._core import SegmentMap
 from penstock.control import Words, position
-from penstock.errors import Corrupt
+from penstock.errors import Corrupt, DiskFull
 from penstock.segment import Header, Slot
 from penstock.settings import Settings
 from penstock.store import Store
@@ -32,6 +32,7 @@ class Active:
     header: Header
     walk: dict[str, Any]
     apart: list[int] = field(default_factory=list)  # segments behind it that nothing leads to
+    blocks_end: int = 0  # blocks are known to be there up to this offset; 0: up to the file's end
 
     @property
     def settings(self) -> Settings:
@@ -57,6 +58,11 @@ class Active:
         end = self.walk["last_frame"] if self.walk["rolled"] else self.walk["offset"]
         return position(self.map.number, end)
 
+    @property
+    def allocated(self) -> int:
+        """Up to which offset a store finds a block, however full the disk is."""
+        return self.blocks_end or min(self.map.file_bytes, self.header.footer_offset)
+
     def words(self) -> Words:
         """Control's words for this state."""
         w = self.walk
@@ -64,7 +70,7 @@ class Active:
             L.C_NEXT_SEQ: w["next_seq"],
             L.C_LAST_APPEND_NS: w["last_append_ns"],
             L.C_LAST_FRAME: w["last_frame"],
-            L.C_ALLOC_END: min(self.map.file_bytes, self.header.footer_offset),
+            L.C_ALLOC_END: self.allocated,
             L.C_BLOCK_OFFSET: w["block_offset"] | w["block_topics"] << 32,
             L.C_EVENT_MAX_NS: w["event_max_ns"],
             L.C_BLOCK_SEQ: w["block_seq"],
@@ -310,13 +316,13 @@ def _walk(m: SegmentMap, header: Header, hint: Words | None, *, write: bool) -> 
             "rolled": True,
         }
         return Active(m, header, walk)
-    if write:
-        ensure_blocks(m, header)
+    blocks_end = ensure_blocks(m, header) if write else 0
     known_head = 0
     if hint is not None and hint[L.C_HEAD] >> 32 == m.number:
         known_head = hint[L.C_HEAD] & 0xFFFFFFFF
         active = _from_hint(m, header, hint, limit, known_head)
         if active is not None:
+            active.blocks_end = blocks_end
             return active
     slot = segment.newest_slot(m.fd, header, m.path)
     known = None
@@ -334,7 +340,7 @@ def _walk(m: SegmentMap, header: Header, hint: Words | None, *, write: bool) -> 
             raise m.damage(bad_at or end, state, walk["next_seq"] - 1)
         # A read raises where the damage is, or passes over it.
         walk, _, _ = m.walk(limit, resume=walk | told)
-    return Active(m, header, walk)
+    return Active(m, header, walk, blocks_end=blocks_end)
 
 
 def _up_to_checkpoint(m: SegmentMap, slot: Slot, *, write: bool) -> dict[str, Any] | None:
@@ -410,12 +416,25 @@ def _from_hint(
     return Active(m, header, walk) if walk["offset"] >= known_head else None
 
 
-def ensure_blocks(m: SegmentMap, header: Header) -> None:
-    """Have real blocks behind every mapped byte that recovery and appends may write.
+def ensure_blocks(m: SegmentMap, header: Header) -> int:
+    """Have real blocks behind every mapped byte that recovery may write; returns where they end.
 
-    The file may be a copy with holes in it; a store into a hole of a full disk is a SIGBUS.
+    The file may be a copy with holes in it; a store into a hole of a full disk is a SIGBUS. Behind
+    the last written byte there is nothing to recover: the last writer to close gave that space
+    back, and only a little of it is taken again, for the first appends.
     """
-    end = min(m.grown(), header.footer_offset)
+    stop = min(m.grown(), header.footer_offset)
+    end = min(segment.pages(files.data_end(m.fd, header.data_offset, stop, m.path)), stop)
+    _allocate(m, header, header.data_offset, end)
+    more = min(end + L.ALLOCATE_STEP_MIN, stop)
+    with suppress(DiskFull):
+        _allocate(m, header, end, more)
+        end = more
+    return end
+
+
+def _allocate(m: SegmentMap, header: Header, start: int, end: int) -> None:
+    """Have blocks behind the frames from ``start`` to ``end``, and behind their index."""
     index = segment.index_bytes_for(end - header.data_offset)
     files.allocate(m.fd, L.INDEX_OFFSET, L.INDEX_OFFSET + index, m.path)
-    files.allocate(m.fd, header.data_offset, end, m.path)
+    files.allocate(m.fd, start, end, m.path)

@@ -25,6 +25,7 @@ _PUNCH_HOLE = 0x02
 _KEEP_SIZE = 0x01
 _EXCHANGE = 0x02
 _AT_FDCWD = -100
+_EXTENTS_MAX = 64  # written regions that are looked at one by one
 
 
 class _doing:
@@ -399,6 +400,23 @@ def next_data(fd: int, offset: int, path: str) -> int | None:
             if error.errno == errno.EINVAL:
                 return offset
             raise
+
+
+def data_end(fd: int, start: int, stop: int, path: str) -> int:
+    """Where the last written byte between ``start`` and ``stop`` may end; ``start`` if none is."""
+    end = start
+    for _ in range(_EXTENTS_MAX):
+        at = next_data(fd, end, path) if end < stop else None
+        if at is None or at >= stop:
+            return end
+        with _doing("looking at", path):
+            try:
+                end = min(os.lseek(fd, at, os.SEEK_HOLE), stop)
+            except OSError as error:
+                if error.errno not in (errno.EINVAL, errno.ENXIO):
+                    raise
+                return stop
+    return stop
 
 
 def lock_shared(fd: int, path: str, deadline: float | None) -> None:

@@ -19,7 +19,7 @@ from penstock._core import Control, Hold, LogCore, SegmentMap
 from penstock.backup import Progress
 from penstock.control import Place
 from penstock.durability import Snapshot
-from penstock.errors import Busy, Closed, PenstockError, Permission
+from penstock.errors import Busy, Closed, Gone, NotFound, PenstockError, Permission
 from penstock.filesystem import check_file_system
 from penstock.load import Parts, Private
 from penstock.producers import Done, Table
@@ -159,7 +159,7 @@ class Handle(LogCore):
         if self._closed:
             return
         failed = self._checkpoint()
-        self._release()
+        self._release(give_back=True)
         if failed is not None:
             raise failed
 
@@ -179,7 +179,7 @@ class Handle(LogCore):
             logger.warning("%s: was closed without a checkpoint: %s", self.path, error)
         return None
 
-    def _release(self) -> None:
+    def _release(self, *, give_back: bool = False) -> None:
         self._closed = True
         with self._guard if not self._inherited else threading.Lock():
             keeper, self._keeper = self._keeper, None
@@ -191,6 +191,13 @@ class Handle(LogCore):
                 keeper.stop()
         self._active_map = None
         self._stop_threads()
+        if give_back and self._writable and not self._inherited:
+            try:
+                self._give_back()
+            except (NotFound, Gone):
+                pass  # the log was deleted
+            except PenstockError as error:
+                logger.warning("%s: unused disk space was not given back: %s", self.path, error)
         with self._looking if not self._inherited else threading.RLock():
             self._static = None
             self._forget()
@@ -421,6 +428,10 @@ class Handle(LogCore):
 
     def _ask_keeper(self) -> None:
         """Have done what appends will need next. It may fail."""
+        raise NotImplementedError
+
+    def _give_back(self) -> None:
+        """Closing, with every thread of the handle ended: free what was allocated ahead."""
         raise NotImplementedError
 
     def _run_sync(self, attached: Control, words: Snapshot) -> None:

@@ -184,7 +184,8 @@ def clear_tail(
     """
     m = active.map
     start = active.walk["offset"]
-    limit = min(limit, m.grown())
+    m.grown()
+    limit = min(limit, active.allocated)  # nothing was ever written behind that
     if start >= limit:
         return False
     page_end = min(limit, -(-start // L.PAGE) * L.PAGE)

@@ -34,6 +34,8 @@ from penstock.stats import Stock, take_stock
 from penstock.steward.ahead import Ahead
 from penstock.steward.keeper import Keeper
 from penstock.steward.roll import allocate_to, publish, roll
+from penstock.steward.seal import seal_finished
+from penstock.steward.slack import give_back, give_back_alone
 from penstock.store import Store
 from penstock.verify import verify as verify_log
 
@@ -69,8 +71,10 @@ class SegmentedLog(Log):
     def _open_held(self) -> int:
         return files.open_dir(self._directory)
 
-    def _release(self) -> None:
-        super()._release()
+    def _release(self, *, give_back: bool = False) -> None:
+        super()._release(give_back=give_back)
+        if give_back and self._writable and self._private is None and not self._inherited:
+            give_back_alone(self._store, self._place)
         self._directory.close()
 
     def _adopt(self, attached: Control | None, held_fd: int) -> None:
@@ -262,6 +266,15 @@ class SegmentedLog(Log):
                 self._keeper = Keeper(self._ahead.work)
             self._ahead.active = (m, header, settings)
             self._keeper.ask()
+
+    def _give_back(self) -> None:
+        attached = self._ctl
+        if attached is None or self._private is not None or attached.has_writers():
+            return
+        base = attached.get(L.C_ACTIVE_BASE)
+        if attached.get(L.C_DURABLE_BASE) == base and attached.get(L.C_HEAD) >> 32 > 1:
+            seal_finished(self._store, base, {})  # what a dead writer left unsealed
+        give_back(self._store, attached)
 
     def _run_sync(self, attached: Control, words: Snapshot) -> None:
         durability.sync(self._store, attached, self._active_map, words)

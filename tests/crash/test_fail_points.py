@@ -108,6 +108,9 @@ FIRST_OPEN = [
     Case("open.settled", before="sync.begun"),
 ]
 
+# Deaths of the last writer, while it closes the log.
+CLOSING = ["slack.told", "slack.freed", "slack.removed"]
+
 CREATION = [
     *("segment.started", "segment.named", "segment.synced", "repair.walked"),
     *("control.created", "control.written", "control.renamed", "open.locked"),
@@ -207,6 +210,15 @@ def test_death_of_the_first_opener(scene: Scene, case: Case) -> None:
     scene.check_goes_on()
 
 
+@pytest.mark.parametrize("name", CLOSING)
+def test_death_of_the_last_writer(scene: Scene, name: str) -> None:
+    """A death while the last writer gives disk space back leaves a log that goes on."""
+    scene.seed(8 << 20)
+    filling = [[800_000]] * 9  # so much that the next segment is prepared
+    victim(scene, "closing", Case(name, operations=filling)).died()
+    scene.check_goes_on()
+
+
 @pytest.mark.parametrize("name", CREATION)
 def test_death_during_creation(scene: Scene, name: str) -> None:
     """A death while a log is being made leaves a place where the log can be made."""
@@ -285,7 +297,9 @@ def test_every_fail_point_is_covered() -> None:
     named = set(_core._FAIL_NAMES)
     for file in (ROOT / "src" / "penstock").rglob("*.py"):
         named |= set(re.findall(r"fail_point\(\s*['\"]([^'\"]+)['\"]", file.read_text()))
-    covered = (
-        {c.name for c in [*BESIDE_OTHERS, *REPAIRING, *FIRST_OPEN]} | set(CREATION) | ELSEWHERE
-    )
+    covered = {c.name for c in [*BESIDE_OTHERS, *REPAIRING, *FIRST_OPEN]} | {
+        *CREATION,
+        *CLOSING,
+        *ELSEWHERE,
+    }
     assert named == covered | of_rings

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock
-from penstock import Entry, errors, scan
+from penstock import Entry, errors, scan, segmented
 from penstock import layout as L
 from penstock.examine import look
 from penstock.parallel import in_order
@@ -621,6 +621,7 @@ def test_a_scan_holds_few_pages(path: Path, sealed: bool, monkeypatch: pytest.Mo
     """However long segments are, and sealed or not, a scan has a few megabytes of them."""
     if not sealed:
         monkeypatch.setattr(ahead, "seal_finished", lambda *_: None)
+        monkeypatch.setattr(segmented, "seal_finished", lambda *_: None)
     with penstock.open(path, segment_size="16MiB") as log:
         for _ in range(60):
             log.extend([bytes(10_000)] * 100)

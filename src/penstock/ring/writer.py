@@ -164,6 +164,9 @@ class RingWriter(RingHandle):
     def _ask_keeper(self) -> None:
         """A ring has all its blocks from the start, and nothing is ever sealed."""
 
+    def _give_back(self) -> None:
+        """A ring has no more blocks than it was made with."""
+
     def _load_apart(self, first: Any, parts: Parts) -> Private:
         raise TooLarge(
             f"{self.path}: a ring takes what fits half of it at once, {self._room()} bytes; "

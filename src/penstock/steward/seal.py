@@ -16,6 +16,7 @@ from penstock import layout as L
 from penstock._core import SegmentMap
 from penstock.errors import Corrupt, NotFound
 from penstock.segment import Header, Summary
+from penstock.steward.slack import free_slack
 from penstock.store import Store
 
 logger = logging.getLogger("penstock")
@@ -89,10 +90,8 @@ def seal_walked(
     _core.fail_point("seal.allocated")
     files.write_at(m.fd, summary.pack(header), header.footer_offset, m.path)
     _core.fail_point("seal.written")
-    slack = -(-summary.data_end // L.PAGE) * L.PAGE
-    files.punch(m.fd, slack, header.footer_offset, m.path)
-    used_index = L.INDEX_OFFSET + -(-index_count * L.INDEX_ENTRY_BYTES // L.PAGE) * L.PAGE
-    files.punch(m.fd, used_index, header.producers_offset, m.path)
+    index_bytes = segment.pages(index_count * L.INDEX_ENTRY_BYTES)
+    free_slack(m.fd, header, segment.pages(summary.data_end), index_bytes, m.path)
 
 
 def topics_of(m: SegmentMap, header: Header, walk: Mapping[str, Any]) -> frozenset[bytes] | None:

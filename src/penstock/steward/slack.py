@@ -1,0 +1,122 @@
+"""Giving disk space back: what was allocated ahead of appends that never came.
+
+It frees blocks and never cuts a file short: readers have segments mapped up to the size that they
+saw, and read zeros where a block is gone. A store into such a hole may fail on a full disk, so
+control says first that nothing is allocated there; the next append allocates what it needs.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+
+from penstock import _core, control, files, segment
+from penstock import layout as L
+from penstock._core import Control
+from penstock.control import Place, Words
+from penstock.errors import Busy, PenstockError
+from penstock.recovery import NEXT
+from penstock.segment import Header
+from penstock.store import Store
+
+logger = logging.getLogger("penstock")
+
+PATIENCE = 0.2  # seconds to wait for the write lock; the next close gives back what this one left
+
+_WORDS = (L.C_HEAD, L.C_RESERVED, L.C_POISONED, L.C_ACTIVE_BASE, L.C_ALLOC_END)
+_PREPARED = re.compile(r"next\.([1-9][0-9]{0,9})\.tmp")
+
+
+def free_slack(fd: int, header: Header, end: int, index_bytes: int, path: str) -> None:
+    """Free the blocks of a segment from ``end`` to its footer, and of its index likewise."""
+    files.punch(fd, end, header.footer_offset, path)
+    files.punch(fd, L.INDEX_OFFSET + index_bytes, header.producers_offset, path)
+
+
+def give_back(store: Store, attached: Control) -> None:
+    """Free what was allocated ahead in the active segment, unless another writer is there.
+
+    All of it happens under the write lock. A writer that opens the log meanwhile appends only
+    afterwards, and finds in control how far blocks reach. Whoever dies here leaves space allocated,
+    which the next close gives back.
+    """
+    try:
+        with attached.locked(PATIENCE):
+            if attached.has_writers() or attached.get32(L.C_SUSPECT):
+                return
+            words = {at: attached.get(at) for at in _WORDS}
+            if not _in_order(words):
+                return
+            end = _end_of(words)
+            attached.put(L.C_ALLOC_END, min(end, words[L.C_ALLOC_END]))
+            _core.fail_point("slack.told")
+            _free(store, words[L.C_ACTIVE_BASE], end)
+            for name in files.list_dir(store.directory):
+                if name == NEXT or _is_of_dead(name, attached):
+                    files.unlink(store.directory.file(name))
+                    _core.fail_point("slack.removed")
+    except Busy:
+        return  # a writer that has just come
+
+
+def give_back_alone(store: Store, place: Place) -> None:
+    """Do it after the handle was closed: two writers that close at once may each see the other.
+
+    Nobody else has the log open, so the next opener builds control anew.
+    """
+    found = control.peek(place)
+    if found is None or found.live or not _is_worth_it(found.words):
+        return
+    fd = files.open_dir(store.directory)
+    _core.own_fd(fd)  # before it is locked: a child of a fork must not keep the lock
+    try:
+        if not files.lock_exclusive(fd, store.path):
+            return
+        found = control.peek(place)
+        if found is None or found.uuid != store.uuid or not _is_worth_it(found.words):
+            return
+        _free(store, found.words[L.C_ACTIVE_BASE], _end_of(found.words))
+        for name in files.list_dir(store.directory):
+            if name == NEXT or _PREPARED.fullmatch(name):
+                files.unlink(store.directory.file(name))
+    except PenstockError as error:
+        logger.warning("%s: unused disk space was not given back: %s", store.path, error)
+    finally:
+        _core.close_fd(fd)
+
+
+def _end_of(words: Words) -> int:
+    """The end of the last page with a frame in it."""
+    return segment.pages(words[L.C_HEAD] & 0xFFFFFFFF)
+
+
+def _in_order(words: Words) -> bool:
+    return words[L.C_HEAD] == words[L.C_RESERVED] and not words[L.C_POISONED]
+
+
+def _is_worth_it(words: Words) -> bool:
+    return (
+        _in_order(words)
+        and not words[L.C_SUSPECT] & 0xFFFFFFFF
+        and words[L.C_ALLOC_END] > _end_of(words)
+    )
+
+
+def _free(store: Store, base_seq: int, end: int) -> None:
+    path = store.file(base_seq)
+    fd = files.open_file(path, write=True)
+    try:
+        header = segment.read_header(fd, path)
+        free_slack(fd, header, end, segment.index_bytes_for(end - header.data_offset), path)
+        _core.fail_point("slack.freed")
+    finally:
+        files.close(fd)
+
+
+def _is_of_dead(name: str, attached: Control) -> bool:
+    """Whether a file is what a writer was preparing that is dead, or is this one, which is done."""
+    found = _PREPARED.fullmatch(name)
+    token = int(found[1]) if found is not None else 0
+    if not 0 < token <= L.TOKEN_MAX:
+        return False
+    return token == attached.token or not attached.is_alive(token)
