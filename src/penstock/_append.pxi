@@ -382,6 +382,7 @@ cdef class LogCore(RingCore):
                     control.words, m, control.fd, terms, parts, spans, count, nbytes, NULL, 0, &seq, &end)
                 control.unlock()
             else:
+                control.check_not_own()
                 aide = self.take_aide(nbytes)
                 warm_end = self.warm_end(m)
                 if aide != NULL and self.filler != NULL:

@@ -60,6 +60,9 @@ cdef class Control:
     cdef uint32_t thread_syncs
     cdef int lock_errno      # why the lock cannot be had, if that is BROKEN
     cdef bint closing
+    cdef public str log      # what messages name
+    cdef psk_held writes     # notes of the thread that has the write lock, or the turn to sync, while
+    cdef psk_held syncs      # Python code runs under it
 
     def __cinit__(self):
         self.words = NULL
@@ -77,6 +80,12 @@ cdef class Control:
             _os.close(fd)
             self.fd = -1
             raise MemoryError
+        try:
+            identify(&self.writes, fd)
+        except BaseException:
+            self.release()
+            raise
+        self.syncs = self.writes
         at = mmap(
             NULL, PSK_CONTROL_BYTES, PROT_READ | (PROT_WRITE if writable else 0), MAP_SHARED, fd, offset)
         if at == MAP_FAILED:
@@ -274,6 +283,27 @@ cdef class Control:
             psk_add32(self.words + PSK_C_NOTIFY, 1)
             psk_futex_wake(self.words + PSK_C_NOTIFY, 0x7FFFFFFF)
 
+    cdef int note_write(self) except -1:
+        """This thread has the write lock, and runs Python code under it."""
+        Py_INCREF(self)
+        psk_held_push(&self.writes, PSK_HELD_WRITE)
+        return 0
+
+    cdef int unlock_noted(self) except -1:
+        """Give up the write lock of ``note_write``; in a child of a fork it is the parent's."""
+        if psk_held_pop(&self.writes):
+            Py_DECREF(self)
+        if self.generation == psk_fork_generation:
+            with nogil:
+                self.unlock()
+        return 0
+
+    cdef inline int check_not_own(self) except -1:
+        """Before waiting for the write lock: raise Usage if this very thread has it."""
+        if psk_held_count(&self.writes, PSK_HELD_WRITE):
+            raise own_wait_error(self.log, "holds the write lock of this log")
+        return 0
+
     def words_when_still(self, timeout=None):
         """The page up to the words that readers wait on, copied under the write lock, for a sync.
 
@@ -303,6 +333,8 @@ cdef class Control:
         self.pin()
         try:
             while found == TURN_WAIT:
+                if psk_load64(words + word) < goal and psk_held_count(&self.syncs, PSK_HELD_SYNC):
+                    raise own_wait_error(self.log, "syncs this log")
                 with nogil:
                     seen = psk_load32(words + PSK_C_SYNC_NOTIFY)
                     if psk_load64(words + word) >= goal:
@@ -334,6 +366,8 @@ cdef class Control:
                         raise Closed("the log is closed; open it again")
             if found == TURN_SYNC:
                 self.pin()  # until sync_end
+                Py_INCREF(self)
+                psk_held_push(&self.syncs, PSK_HELD_SYNC)
                 # Somebody may have been faster between the look at the word and the lock.
                 if psk_load64(words + word) >= goal:
                     self.sync_end()
@@ -346,11 +380,16 @@ cdef class Control:
 
     def sync_end(self):
         """Let another handle sync, and wake all that wait for the result."""
-        psk_ofd_unlock(self.fd, PSK_SYNC_BYTE)
-        psk_store32(&self.thread_syncs, 0)
-        psk_add32(self.words + PSK_C_SYNC_NOTIFY, 1)
-        psk_futex_wake(self.words + PSK_C_SYNC_NOTIFY, 0x7FFFFFFF)
+        if not psk_held_pop(&self.syncs):
+            raise Usage("this thread is not syncing")
+        Py_DECREF(self)
+        if self.generation == psk_fork_generation:  # else it is the parent's turn
+            psk_ofd_unlock(self.fd, PSK_SYNC_BYTE)
+            psk_store32(&self.thread_syncs, 0)
+            psk_add32(self.words + PSK_C_SYNC_NOTIFY, 1)
+            psk_futex_wake(self.words + PSK_C_SYNC_NOTIFY, 0x7FFFFFFF)
         self.unpin()
+        say_now()
 
     def wake(self):
         """Wake the readers that sleep, if any: what they wait for may have changed."""
@@ -373,6 +412,7 @@ cdef class Control:
         self.live()
         if self.lock_try():
             return 0
+        self.check_not_own()
         self.pin()
         try:
             while True:
@@ -383,7 +423,10 @@ cdef class Control:
                 if rc == BROKEN:
                     raise self.lock_error()
                 if rc == TIMED_OUT:
-                    raise Busy(f"another process held the write lock for {timeout:.3g} s; try again")
+                    raise Busy(
+                        f"{self.log or 'control'}: another process held the write lock for {timeout:.3g} s; "
+                        "try again"
+                    )
                 PyErr_CheckSignals()
         finally:
             self.unpin()
@@ -422,11 +465,12 @@ cdef class Locked:
         except BaseException:
             self.control.unpin()
             raise
+        self.control.note_write()
 
     def __exit__(self, *_):
-        with nogil:
-            self.control.unlock()
+        self.control.unlock_noted()
         self.control.unpin()
+        say_now()
 
 
 cdef object seconds_until(int64_t deadline):

@@ -32,6 +32,7 @@ from libc.string cimport memcmp, memcpy, memmove, memset, strcmp, strdup
 import datetime as _datetime
 import os as _os
 import sys as _sys
+import threading as _threading
 
 from penstock.errors import (
     BadData,
@@ -449,6 +450,7 @@ cdef inline uint64_t align8(uint64_t n) noexcept nogil:
 include "_seqs.pxi"
 include "_frame.pxi"
 include "_codec.pxi"
+include "_held.pxi"
 include "_control.pxi"
 include "_segment.pxi"
 include "_ring.pxi"

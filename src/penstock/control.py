@@ -242,6 +242,7 @@ def _open(place: Place, *, write: bool, token: bool) -> tuple[Control | None, st
         mapped = Control(fd, write, token, place.offset)
     except OSError as error:
         raise from_os(error, "mapping", place.file) from error
+    mapped.log = place.log
     if files.same_file(mapped.fd, place.file):
         return mapped, ""
     mapped.close()
@@ -255,9 +256,10 @@ def attach_writer(
     deadline = None if timeout is None else time.monotonic() + timeout
     nap = 0.0005
     while True:
-        if files.lock_exclusive(held_fd, place.log):
-            recover()
-        files.lock_shared(held_fd, place.log, deadline)
+        with _core.Opening(held_fd):
+            if files.lock_exclusive(held_fd, place.log):
+                recover()
+            files.lock_shared(held_fd, place.log, deadline)
         _core.fail_point("open.locked")
         control, why = _open(place, write=True, token=True)
         if control is not None:
@@ -278,7 +280,8 @@ def attach_reader(place: Place, held_fd: int, timeout: float | None) -> Control 
     A control without a living writer is nobody's any more, and only a hint.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
-    files.lock_shared(held_fd, place.log, deadline)
+    with _core.Opening(held_fd):
+        files.lock_shared(held_fd, place.log, deadline)
     for write in (True, False):
         try:
             control, _ = _open(place, write=write, token=False)

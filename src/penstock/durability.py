@@ -19,7 +19,6 @@ whoever finds its mark also writes that again.
 
 from __future__ import annotations
 
-import logging
 import struct
 from collections.abc import Callable
 
@@ -28,10 +27,9 @@ from penstock import layout as L
 from penstock._core import Control, SegmentMap
 from penstock.control import Words, position
 from penstock.errors import Busy, NotFound, PenstockError, Poisoned
+from penstock.saying import logger
 from penstock.segment import Slot
 from penstock.store import Store
-
-logger = logging.getLogger("penstock")
 
 _WORDS = struct.Struct(f"<{(L.C_NOTIFY - L.C_HEAD) // 8}Q")
 

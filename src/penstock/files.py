@@ -427,6 +427,7 @@ def lock_shared(fd: int, path: str, deadline: float | None) -> None:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return
         except BlockingIOError:
+            _core.check_not_opening(fd, path)
             if deadline is not None and time.monotonic() >= deadline:
                 raise Busy(f"{path}: another process is opening the log; try again") from None
             time.sleep(nap)

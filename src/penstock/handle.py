@@ -6,9 +6,7 @@ compiled core, this class and :class:`penstock.Log` call. It offers nothing to u
 
 from __future__ import annotations
 
-import logging
 import os
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, Self, TypeVar
@@ -19,20 +17,19 @@ from penstock._core import Control, Hold, LogCore, SegmentMap
 from penstock.backup import Progress
 from penstock.control import Place
 from penstock.durability import Snapshot
-from penstock.errors import Busy, Closed, Gone, NotFound, PenstockError, Permission
+from penstock.errors import Busy, Closed, Gone, NotFound, PenstockError, Permission, Usage
 from penstock.filesystem import check_file_system
 from penstock.load import Parts, Private
 from penstock.producers import Done, Table
 from penstock.repair import Plan
 from penstock.report import Report
+from penstock.saying import afterwards, logger
 from penstock.settings import Options, Settings
 from penstock.stats import Stock
 from penstock.steward.keeper import Keeper
 from penstock.steward.syncer import Syncer
 
 _T = TypeVar("_T")
-
-logger = logging.getLogger("penstock")
 
 CLOSE_PATIENCE = 5.0  # seconds that the last writer's close waits for a lock
 
@@ -69,8 +66,8 @@ class Handle(LogCore):
         self._sync_seconds = options.sync_seconds
         self._sync_events = options.sync_events
         self._syncer: Syncer | None = None
-        self._guard = threading.Lock()
-        self._looking = threading.RLock()  # of several threads, one goes over to live control
+        self._guard = _core.Guard()
+        self._looking = _core.Guard(again=True)  # of several threads, one goes over to live control
         self._coder.schema = options.schema
         self._attach(new)
         try:
@@ -122,7 +119,7 @@ class Handle(LogCore):
                 return
             attached = None
             if self._shares_memory(self._held_fd):
-                with suppress(Busy):  # a writer is just opening the log
+                with suppress(Busy, Usage):  # a writer is just opening the log
                     attached = control.attach_reader(self._place, self._held_fd, 0)
             if attached is not None:
                 self._adopt(attached, self._held_fd)
@@ -142,8 +139,8 @@ class Handle(LogCore):
         with _ForkGuard.lock:
             if not self._inherited:
                 return  # another thread was first
-            self._guard = threading.Lock()
-            self._looking = threading.RLock()
+            self._guard = _core.Guard()
+            self._looking = _core.Guard(again=True)
             self._keeper = None
             self._syncer = None
             self._active_map = None
@@ -180,8 +177,8 @@ class Handle(LogCore):
         return None
 
     def _release(self, *, give_back: bool = False) -> None:
-        self._closed = True
-        with self._guard if not self._inherited else threading.Lock():
+        with self._guard if not self._inherited else _core.Guard():
+            self._closed = True
             keeper, self._keeper = self._keeper, None
             syncer, self._syncer = self._syncer, None
         if not self._inherited:
@@ -198,7 +195,7 @@ class Handle(LogCore):
                 pass  # the log was deleted
             except PenstockError as error:
                 logger.warning("%s: unused disk space was not given back: %s", self.path, error)
-        with self._looking if not self._inherited else threading.RLock():
+        with self._looking if not self._inherited else _core.Guard():
             self._static = None
             self._forget()
             attached, self._ctl = self._ctl, None
@@ -254,6 +251,8 @@ class Handle(LogCore):
         """Have the keeper allocate, prepare and seal. It never raises: the append is done."""
         try:
             self._ask_keeper()
+        except Usage:  # a signal handler appends, amid the same call of the code it interrupted
+            afterwards(self._look_ahead)
         except (PenstockError, OSError, RuntimeError, MemoryError) as error:
             logger.debug("%s: maintenance put off: %s", self.path, error)
 
@@ -313,6 +312,8 @@ class Handle(LogCore):
         """Appends have passed ``_sync_next``. It never raises: the append is done."""
         try:
             self._sync_soon(now=False)
+        except Usage:  # a signal handler appends, amid the same call of the code it interrupted
+            afterwards(self._sync_due)
         except (PenstockError, OSError, RuntimeError, MemoryError) as error:
             logger.debug("%s: sync put off: %s", self.path, error)
 
@@ -544,11 +545,11 @@ class Handle(LogCore):
 class _ForkGuard:
     """Lets one thread of a child at a time open inherited logs anew."""
 
-    lock = threading.Lock()
+    lock = _core.Guard(again=True)
 
     @classmethod
     def renew(cls) -> None:
-        cls.lock = threading.Lock()
+        cls.lock = _core.Guard(again=True)
 
 
 os.register_at_fork(after_in_child=_ForkGuard.renew)

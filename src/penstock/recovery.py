@@ -7,7 +7,6 @@ frames below a known head are not valid, that is damage and an error. Making seg
 
 from __future__ import annotations
 
-import logging
 import os
 
 from penstock import _core, control, files, producers, segment
@@ -18,11 +17,10 @@ from penstock.directory import Directory, Name
 from penstock.durability import poisoning
 from penstock.ending import Active, enter, find_end
 from penstock.errors import Corrupt, Usage
+from penstock.saying import logger
 from penstock.segment import Header
 from penstock.settings import Settings
 from penstock.store import Store
-
-logger = logging.getLogger("penstock")
 
 NEXT = "next.tmp"
 LOAD = "load."  # a directory: a load that is not part of the log yet

@@ -459,26 +459,31 @@ def _to_directory(findings: Findings, items: list[_Item], target: str) -> None:
 
 
 def _in_place(directory: Directory, progress: Progress | None) -> Plan:
-    path = directory.path
     dir_fd = files.open_dir(directory)
     try:
-        if not files.lock_exclusive(dir_fd, path):
-            raise Busy(
-                f"{path}: somebody has the log open; close it in every process, or repair it to a "
-                "new directory"
-            )
-        sweep(directory, files.list_dir(directory))
-        findings = survey(directory, progress, spare=True)
-        items = _design(findings)
-        in_the_way = _in_the_way(findings, items)
-        if in_the_way or any(i.why for i in items):
-            _replace(findings, items, dir_fd)
-        for name in in_the_way:
-            files.rename(name, _kept_name(directory, name))
-        files.sync_dir(dir_fd, path)
-        return _plan(findings, items, path)
+        with _core.Opening(dir_fd):
+            return _alone(directory, dir_fd, progress)
     finally:
         files.close(dir_fd)
+
+
+def _alone(directory: Directory, dir_fd: int, progress: Progress | None) -> Plan:
+    path = directory.path
+    if not files.lock_exclusive(dir_fd, path):
+        raise Busy(
+            f"{path}: somebody has the log open; close it in every process, or repair it to a "
+            "new directory"
+        )
+    sweep(directory, files.list_dir(directory))
+    findings = survey(directory, progress, spare=True)
+    items = _design(findings)
+    in_the_way = _in_the_way(findings, items)
+    if in_the_way or any(i.why for i in items):
+        _replace(findings, items, dir_fd)
+    for name in in_the_way:
+        files.rename(name, _kept_name(directory, name))
+    files.sync_dir(dir_fd, path)
+    return _plan(findings, items, path)
 
 
 def _replace(findings: Findings, items: list[_Item], dir_fd: int) -> None:

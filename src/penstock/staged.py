@@ -13,7 +13,6 @@ whether that succeeds or not.
 from __future__ import annotations
 
 import errno
-import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -29,6 +28,7 @@ from penstock.errors import Corrupt, Io, PenstockError, TooLarge
 from penstock.event import Entry
 from penstock.load import Private, Ready, acknowledge, begin, load_into
 from penstock.parallel import Unwanted, in_order
+from penstock.saying import logger
 from penstock.segment import Header
 from penstock.settings import BYTES
 from penstock.steward.seal import seal_finished, seal_walked, topics_of
@@ -36,8 +36,6 @@ from penstock.steward.seal import seal_finished, seal_walked, topics_of
 if TYPE_CHECKING:
     from penstock.log import Log
     from penstock.segmented import SegmentedLog
-
-logger = logging.getLogger("penstock")
 
 SUFFIX = ".frames"
 SHARE = 4  # what is less than this part of a segment is no segment of its own

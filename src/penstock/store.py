@@ -6,7 +6,6 @@ It only reads. It keeps a bounded number of maps; a reader that holds one keeps 
 from __future__ import annotations
 
 import errno
-import logging
 from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,9 +14,8 @@ from penstock import files, segment
 from penstock._core import Coder, SegmentMap
 from penstock.directory import Directory, Name
 from penstock.errors import Corrupt, Gap, Io, NotFound
+from penstock.saying import logger
 from penstock.segment import Header
-
-logger = logging.getLogger("penstock")
 
 MAPS_MAX = 32
 

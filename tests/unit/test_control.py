@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from penstock import Busy, Io, _core, control, files
+from penstock import Busy, Io, Usage, _core, control, files
 from penstock import layout as L
 from penstock._core import Control
 from penstock.control import Place
@@ -66,8 +67,10 @@ def test_the_write_lock_beside_the_openers_locks(place: Place, stack: ExitStack)
     """Openers that hold the file together keep each other out of the write lock all the same."""
     first, second = attach(place, stack), attach(place, stack)
     for holder, other in ((first, second), (second, first)):
-        with holder.locked(), pytest.raises(Busy):
-            other.locked(0.01).__enter__()
+        with holder.locked(), ThreadPoolExecutor(1) as thread, pytest.raises(Busy):
+            thread.submit(other.locked(0.01).__enter__).result()
+        with holder.locked(), pytest.raises(Usage, match="already holds the write lock"):
+            other.locked(0.01).__enter__()  # it would wait for itself
         with other.locked(0.01):
             pass
 

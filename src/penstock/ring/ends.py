@@ -26,7 +26,6 @@ lost would follow the next one otherwise.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -37,9 +36,8 @@ from penstock._core import Control, RingMap
 from penstock.control import Words
 from penstock.durability import poisoning
 from penstock.ring.file import Header, Slot, read_slots
+from penstock.saying import logger
 from penstock.settings import Settings
-
-logger = logging.getLogger("penstock")
 
 WHEN_FULL = {
     "drop": L.WHEN_FULL_DROP,

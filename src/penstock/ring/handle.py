@@ -6,7 +6,6 @@ and whoever has it open finds out when the name is another file's, of another si
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 import weakref
@@ -23,9 +22,8 @@ from penstock.ring import ends as ring_ends
 from penstock.ring.ends import Ends
 from penstock.ring.file import Header, Slot, map_ring, place_of, read_slots, sweep, write_slot
 from penstock.ring.producers import Follower
+from penstock.saying import logger
 from penstock.settings import Options, Settings
-
-logger = logging.getLogger("penstock")
 
 RESIZED = ".resized"  # how the name ends of the file that a resize is making
 OPEN_ATTEMPTS = 100
@@ -236,7 +234,8 @@ class RingHandle(Log):
         attached, m = self._ctl, self._ring
         if failed is None and self._writable and attached is not None and m is not None:
             try:
-                self._close_cleanly(attached, m)
+                with _core.Opening(attached.held_fd):
+                    self._close_cleanly(attached, m)
             except PenstockError as error:
                 logger.warning("%s: was closed without a clean checkpoint: %s", self.path, error)
         return failed

@@ -184,19 +184,24 @@ def _to_file(found: Findings, target: str) -> None:
 def _in_place(path: str, progress: Progress | None) -> Plan:
     fd = files.open_file(path, write=False)
     try:
-        if not files.lock_exclusive(fd, path) or not files.same_file(fd, path):
-            raise Busy(
-                f"{path}: somebody has the log open; close it in every process, or repair it to a "
-                "new file"
-            )
-        sweep(path)
-        found = survey(path, progress)
-        _refuse(found)
-        if found.damaged:
-            _replace(found)
-        return _plan(found, path)
+        with _core.Opening(fd):
+            return _alone(path, fd, progress)
     finally:
         files.close(fd)
+
+
+def _alone(path: str, fd: int, progress: Progress | None) -> Plan:
+    if not files.lock_exclusive(fd, path) or not files.same_file(fd, path):
+        raise Busy(
+            f"{path}: somebody has the log open; close it in every process, or repair it to a "
+            "new file"
+        )
+    sweep(path)
+    found = survey(path, progress)
+    _refuse(found)
+    if found.damaged:
+        _replace(found)
+    return _plan(found, path)
 
 
 def _replace(found: Findings) -> None:

@@ -6,7 +6,6 @@ before they are overwritten. It never drops what a reader holds.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,11 +20,10 @@ from penstock.producers import Table
 from penstock.ring import ends as ring_ends
 from penstock.ring.ends import WHEN_FULL
 from penstock.ring.handle import RingHandle
+from penstock.saying import logger
 from penstock.settings import Settings
 
 _T = TypeVar("_T")
-
-logger = logging.getLogger("penstock")
 
 OVERWRITE_PATIENCE = 10.0  # seconds that a reader waits for a writer amid an append
 

@@ -35,6 +35,8 @@ class Background:
         """Wait for its end, which the steps must know is due; never in a child of its process."""
         if _thread.get_ident() == self._ident or sys.is_finalizing():
             return
+        if _core.holds_anything():
+            return  # a finaliser or a signal handler closes a log: the steps may want what it holds
         if not self._do_steps():  # a thread that has not begun may have died of lack of memory
             self._alive.acquire()
             self._alive.release()

@@ -6,14 +6,12 @@ quietly what the append path will do (or report) again.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 
 from penstock.errors import PenstockError
+from penstock.saying import logger
 from penstock.steward.background import Background
-
-logger = logging.getLogger("penstock")
 
 LATER = 0.05  # seconds
 
@@ -52,6 +50,6 @@ class Keeper:
             self._later = self._work(stopping)
         except PenstockError as error:
             logger.debug("maintenance put off: %s", error)
-        except Exception:
-            logger.exception("maintenance failed; appends go on without it")
+        except Exception as error:
+            logger.error("maintenance failed; appends go on without it", exc_info=error)
         return not stopping

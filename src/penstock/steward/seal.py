@@ -7,7 +7,6 @@ that the segment's frames, and all before them, are on the device.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,11 +14,10 @@ from penstock import _core, files, segment
 from penstock import layout as L
 from penstock._core import SegmentMap
 from penstock.errors import Corrupt, NotFound
+from penstock.saying import logger
 from penstock.segment import Header, Summary
 from penstock.steward.slack import free_slack
 from penstock.store import Store
-
-logger = logging.getLogger("penstock")
 
 
 def seal_finished(store: Store, active_base: int, maps: dict[int, SegmentMap]) -> int:

@@ -7,7 +7,6 @@ control says first that nothing is allocated there; the next append allocates wh
 
 from __future__ import annotations
 
-import logging
 import re
 
 from penstock import _core, control, files, segment
@@ -16,10 +15,9 @@ from penstock._core import Control
 from penstock.control import Place, Words
 from penstock.errors import Busy, PenstockError
 from penstock.recovery import NEXT
+from penstock.saying import logger
 from penstock.segment import Header
 from penstock.store import Store
-
-logger = logging.getLogger("penstock")
 
 PATIENCE = 0.2  # seconds to wait for the write lock; the next close gives back what this one left
 
@@ -69,20 +67,25 @@ def give_back_alone(store: Store, place: Place) -> None:
         return
     fd = files.open_dir(store.directory)
     _core.own_fd(fd)  # before it is locked: a child of a fork must not keep the lock
-    try:
-        if not files.lock_exclusive(fd, store.path):
-            return
-        found = control.peek(place)
-        if found is None or found.uuid != store.uuid or not _is_worth_it(found.words):
-            return
-        _free(store, found.words[L.C_ACTIVE_BASE], _end_of(found.words))
-        for name in files.list_dir(store.directory):
-            if name == NEXT or _PREPARED.fullmatch(name):
-                files.unlink(store.directory.file(name))
-    except PenstockError as error:
-        logger.warning("%s: unused disk space was not given back: %s", store.path, error)
-    finally:
-        _core.close_fd(fd)
+    with _core.Opening(fd):
+        try:
+            if files.lock_exclusive(fd, store.path):
+                _give_back_locked(store, place)
+        except PenstockError as error:
+            logger.warning("%s: unused disk space was not given back: %s", store.path, error)
+        finally:
+            _core.close_fd(fd)
+
+
+def _give_back_locked(store: Store, place: Place) -> None:
+    """Under LOCK_EX."""
+    found = control.peek(place)
+    if found is None or found.uuid != store.uuid or not _is_worth_it(found.words):
+        return
+    _free(store, found.words[L.C_ACTIVE_BASE], _end_of(found.words))
+    for name in files.list_dir(store.directory):
+        if name == NEXT or _PREPARED.fullmatch(name):
+            files.unlink(store.directory.file(name))
 
 
 def _end_of(words: Words) -> int:

@@ -6,18 +6,16 @@ fails poisons the log, which the next append or sync reports; there is nobody to
 
 from __future__ import annotations
 
-import logging
 import threading
 import weakref
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
+from penstock.saying import logger
 from penstock.steward.background import Background
 
 if TYPE_CHECKING:
     from penstock.handle import Handle
-
-logger = logging.getLogger("penstock")
 
 
 class Syncer:
