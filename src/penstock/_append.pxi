@@ -1,202 +1,27 @@
 # LogCore, the hot half of a log handle: arguments become frames, `_publish.pxi` writes them.
 
-cdef object _to_ns = None
-cdef type _Entry = None
-
-
-def set_helpers(to_ns, entry):
-    """Called once by the event module, which lies above this one."""
-    global _to_ns, _Entry
-    _to_ns = to_ns
-    _Entry = entry
-
-
-cdef inline void parts_plain(Parts *p, bytes value) noexcept:
-    """Note where the bytes of an event are that is nothing but a value."""
-    p.value = PyBytes_AS_STRING(value)
-    p.value_len = <uint64_t>PyBytes_GET_SIZE(value)
-    p.topic_len = 0
-    p.headers_len = 0
-    p.key_len = PSK_NO_KEY
-    p.kind = PSK_KIND_DATA
-    p.flags = 0
-    p.fixed = True
-
-
-cdef int parts_fill(
-    Parts *p, list pins, object value, object key, object topic, object headers, object time,
-    bytes marks=None,
-) except -1:
-    """Check one event and note where its bytes are; ``pins`` keeps them there.
-
-    ``marks`` are headers of Penstock's own, behind the caller's.
-    """
-    cdef Py_ssize_t n = 0
-    cdef object raw
-    memset(p, 0, sizeof(Parts))
-    p.kind = PSK_KIND_DATA
-    p.key_len = PSK_NO_KEY
-    if PyBytes_CheckExact(value):
-        p.fixed = True
-        p.value = PyBytes_AS_STRING(value)
-        p.value_len = <uint64_t>PyBytes_GET_SIZE(value)
-    elif value is None:
-        if key is None:
-            raise Usage("a value of None deletes a key: give the key")
-        p.kind = PSK_KIND_DELETE
-    else:
-        raw = flat(value, "value")
-        pins.append(raw)
-        p.value = <const char *>buffer_start(raw)
-        p.value_len = <uint64_t>raw.nbytes
-    if p.value_len > PSK_VALUE_BYTES_MAX:
-        raise TooLarge(f"a value of {p.value_len} bytes; the limit is {PSK_VALUE_BYTES_MAX}")
-    if key is not None:
-        if PyBytes_CheckExact(key):
-            p.key = PyBytes_AS_STRING(key)
-            n = PyBytes_GET_SIZE(key)
-        else:
-            raw = bytes(flat(key, "key"))
-            pins.append(raw)
-            p.key = PyBytes_AS_STRING(raw)
-            n = PyBytes_GET_SIZE(raw)
-        if n > PSK_KEY_BYTES_MAX:
-            raise TooLarge(f"a key of {n} bytes; the limit is {PSK_KEY_BYTES_MAX}")
-        p.key_len = <uint16_t>n
-    if topic is not None:
-        if not isinstance(topic, str):
-            raise WrongType(f"topic is str, not {type(topic).__name__}")
-        try:
-            p.topic = PyUnicode_AsUTF8AndSize(topic, &n)
-        except UnicodeEncodeError as error:
-            raise Usage(f"the topic cannot be written as UTF-8: {error}") from None
-        if n > PSK_TOPIC_BYTES_MAX:
-            raise TooLarge(f"a topic of {n} bytes; the limit is {PSK_TOPIC_BYTES_MAX}")
-        p.topic_len = <uint16_t>n
-    if headers is not None or marks is not None:
-        raw = b"" if headers is None else encode_headers(headers)
-        if marks is not None:
-            raw += marks
-            if len(raw) > PSK_HEADERS_BYTES_MAX:
-                raise TooLarge(f"headers and tags take {len(raw)} bytes; at most {PSK_HEADERS_BYTES_MAX}")
-        pins.append(raw)
-        p.headers = PyBytes_AS_STRING(raw)
-        p.headers_len = <uint16_t>PyBytes_GET_SIZE(raw)
-    if time is not None:
-        p.event_ns = _to_ns(time, "time")
-        p.flags |= PSK_FLAG_EVENT_TIME
-    return 0
-
-
-def check_producer(given):
-    """Id, as bytes, and number of a producer, checked."""
-    try:
-        who, n = given
-    except (TypeError, ValueError):
-        raise WrongType(f"producer is a pair (id, n), not {given!r}") from None
-    if not isinstance(who, str):
-        raise WrongType(f"a producer's id is str, not {type(who).__name__}")
-    if isinstance(n, bool) or not isinstance(n, int):
-        raise WrongType(f"a producer's number is a whole number, not {type(n).__name__}")
-    if n < 0 or n >> 64:
-        raise Usage(f"a producer's number is from 0 to 2**64 - 1, not {n}")
-    try:
-        raw = who.encode()
-    except UnicodeEncodeError as error:
-        raise Usage(f"the producer's id cannot be written as UTF-8: {error}") from None
-    if not 0 < len(raw) <= PSK_PRODUCER_ID_BYTES_MAX:
-        raise TooLarge(f"a producer's id of {len(raw)} bytes; it is 1 to {PSK_PRODUCER_ID_BYTES_MAX}")
-    return raw, n
-
-
-cdef tuple as_tuple(object values):
-    try:
-        return tuple(values)
-    except TypeError:
-        if hasattr(values, "__iter__"):
-            raise
-        raise WrongType(
-            f"extend takes values one after the other, or a table, frame or stream in memory, "
-            f"not {type(values).__name__}") from None
-
-
-cdef int refuse_one(object values) except -1:
-    """Refuse what is one value rather than many, and yet can be gone through."""
-    if isinstance(values, (str, bytes, bytearray, memoryview, dict)):
-        raise WrongType(
-            f"extend takes values one after the other, not {type(values).__name__}; "
-            "to append one use append")
-    return 0
-
-
-@cython.final
-cdef class Values:
-    """Where the values of a batch are: bytes objects, which it keeps from going away meanwhile."""
-
-    cdef Span *spans
-    cdef uint64_t nbytes  # of their frames
-    cdef uint64_t pinned  # how many of a list's items it holds, one by one; a tuple holds its own
-
-    cdef bint take(self, object items, uint64_t count, uint64_t prefix) except -1:
-        """Note the items of a list or tuple; false if they are not all bytes objects."""
-        cdef PyObject **at = PySequence_Fast_ITEMS(items)
-        cdef bint pins = type(items) is list
-        cdef uint64_t i, length
-        self.spans = <Span *>PyMem_Malloc(count * sizeof(Span))
-        if self.spans == NULL:
-            raise MemoryError
-        for i in range(count):
-            if not PyBytes_CheckExact(<object>at[i]):
-                return False
-            length = <uint64_t>PyBytes_GET_SIZE(<object>at[i])
-            if length > PSK_VALUE_BYTES_MAX:
-                raise TooLarge(f"item {i}: a value of {length} bytes; the limit is {PSK_VALUE_BYTES_MAX}")
-            self.spans[i].start = PyBytes_AS_STRING(<object>at[i])
-            self.spans[i].length = length
-            self.nbytes += align8(PSK_FRAME_HEADER_BYTES + prefix + length)
-            if pins:
-                psk_pin(at[i])
-                self.pinned = i + 1
-        return True
-
-    def __dealloc__(self):
-        cdef uint64_t i
-        for i in range(self.pinned):
-            psk_unpin(psk_bytes_object(self.spans[i].start))
-        PyMem_Free(self.spans)
-
-
 cdef inline char *index_page(SegmentMap m, uint64_t offset) noexcept:
     """The page of a segment's index that has the block of a frame at ``offset``."""
     cdef uint64_t block = (max(offset, m.data_offset) - m.data_offset) // PSK_INDEX_STEP
     return m.base + ((m.index_offset + block * PSK_INDEX_ENTRY_BYTES) & ~<uint64_t>(PSK_PAGE - 1))
 
 
-cdef object flat(object data, str what):
-    """A one-dimensional memoryview of bytes over ``data``."""
-    if not PyObject_CheckBuffer(data):
-        hint = "; encode it first" if isinstance(data, str) else ""
-        if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
-            hint = "; extend and load take Arrow data as a whole, not a list of it"
-        raise WrongType(f"{what} is bytes or another buffer, not {type(data).__name__}{hint}")
-    try:
-        return memoryview(data).cast("B")
-    except TypeError as error:
-        raise WrongType(f"{what} must be one contiguous buffer: {error}") from None
-
-
-cdef void *buffer_start(object view) except? NULL:
-    cdef Py_buffer b
-    cdef void *start
-    PyObject_GetBuffer(view, &b, PyBUF_SIMPLE)
-    start = b.buf
-    PyBuffer_Release(&b)  # the memoryview itself stays pinned by the caller
-    return start
-
-
 def frame_bytes(uint64_t body):
     """How long a frame with so long a body is."""
     return align8(PSK_FRAME_HEADER_BYTES + body)
+
+
+cdef enum:
+    PRODUCED_MAX = 64  # producers that a handle remembers for itself
+
+
+@cython.final
+cdef class Produced:
+    """What a producer appended last, through this handle."""
+
+    cdef bytes who
+    cdef uint64_t n, seq, count
+    cdef uint64_t order     # among all that were remembered
 
 
 cdef class LogCore(RingCore):
@@ -212,6 +37,11 @@ cdef class LogCore(RingCore):
     cdef public list _recent   # maps of segments that were read lately, newest use last
     cdef public Coder _coder
     cdef public bint _plain    # values are known to be bytes that nobody encodes
+    cdef dict produced         # by id: what producers of this handle appended last
+    cdef Control produced_in   # ... and to which control that belongs
+    cdef uint64_t produced_pos     # the newest of their frames
+    cdef uint64_t produced_base    # the frame after which all are remembered
+    cdef uint64_t produced_order, produced_told
 
     def __cinit__(self, *args, **kwargs):
         self.filler = NULL
@@ -219,6 +49,7 @@ cdef class LogCore(RingCore):
         self._sync_next = U64_MAX
         self._recent = []
         self._coder = Coder()
+        self.produced = {}
 
     def __dealloc__(self):
         if self.fork_generation != psk_fork_generation:
@@ -458,16 +289,28 @@ cdef class LogCore(RingCore):
     ) except 0:
         """Append if ``expect`` holds and ``producer`` has not done it before; the first seq."""
         cdef Terms terms
-        cdef Parts lead
-        cdef bytes who
-        cdef uint64_t seq = 0, n
         memset(&terms, 0, sizeof(terms))
         if expect is not None:
             terms.expects = True
             terms.last_seq = to_expected(expect)
         if producer is None:
             return self.append_parts(&terms, parts, spans, count, nbytes, timeout)
-        who, n = check_producer(producer)
+        return self.append_once(&terms, producer, parts, spans, count, nbytes, timeout)
+
+    cdef uint64_t append_once(
+        self, Terms *terms, object producer, const Parts *parts, const Span *spans, uint64_t count,
+        uint64_t nbytes, object timeout,
+    ) except 0:
+        """Append, unless the producer has done so under this number; the first seq."""
+        cdef Parts lead
+        cdef Produced last = self.last_of(producer)
+        cdef bytes who
+        cdef uint64_t seq = 0, n, before
+        cdef bint known = last is not None
+        if known:
+            who, n = last.who, <uint64_t>(<tuple>producer)[1]
+        else:
+            who, n = check_producer(producer)
         memset(&lead, 0, sizeof(lead))
         lead.kind = PSK_KIND_PRODUCER
         lead.fixed = True
@@ -478,20 +321,95 @@ cdef class LogCore(RingCore):
         terms.lead = &lead
         nbytes += align8(PSK_FRAME_HEADER_BYTES + lead.key_len + lead.value_len)
         while seq == 0:
-            done, terms.producer_pos = self._produced(who, n)
-            if done is not None:
-                if <uint64_t>len(done) != count:
-                    raise Conflict(
-                        f"{self.path}: producer {who.decode()!r} appended {len(done)} events under "
-                        f"number {n}, and now gives {count}; nothing was written",
-                        path=str(self.path), expected=n, found=n,
-                    )
-                return done.start
+            if known:
+                before = self.produced_pos
+                known = False  # should another producer append meanwhile, the table is asked
+            else:
+                done, before = self._produced(who, n)
+                if done is not None:
+                    if <uint64_t>len(done) != count:
+                        raise Conflict(
+                            f"{self.path}: producer {who.decode()!r} appended {len(done)} events under "
+                            f"number {n}, and now gives {count}; nothing was written",
+                            path=str(self.path), expected=n, found=n,
+                        )
+                    return done.start
+            terms.producer_pos = before
             psk_put64(terms.value + PSK_PRODUCER_N, n)
             psk_put32(terms.value + PSK_PRODUCER_COUNT, <uint32_t>count)
-            psk_put32(terms.value + PSK_PRODUCER_PREVIOUS, <uint32_t>(terms.producer_pos & OFFSET_MASK))
-            seq = self.append_parts(&terms, parts, spans, count, nbytes, timeout)
+            psk_put32(terms.value + PSK_PRODUCER_PREVIOUS, <uint32_t>(before & OFFSET_MASK))
+            seq = self.append_parts(terms, parts, spans, count, nbytes, timeout)
+        self.note_produced(producer, last, who, n, seq, count, before, terms.producer_pos)
         return seq
+
+    cdef Produced last_of(self, object producer):
+        """What a producer of this handle appended last, if that can be told without its table.
+
+        That is so while no other process has appended as a producer, and the number is a new one.
+        """
+        cdef Produced last
+        cdef Control control = self._control
+        if not self.produced or type(producer) is not tuple or len(<tuple>producer) != 2:
+            return None
+        if type((<tuple>producer)[0]) is not str or type((<tuple>producer)[1]) is not int:
+            return None
+        last = self.produced.get((<tuple>producer)[0])
+        if last is None or control is not self.produced_in or self.words_or_null() == NULL or (
+            psk_load64(control.words + PSK_C_PRODUCER_POS) != self.produced_pos
+        ):
+            return None
+        if not last.n < (<tuple>producer)[1] <= U64_MAX:
+            return None
+        return last
+
+    cdef int note_produced(
+        self, object producer, Produced last, bytes who, uint64_t n, uint64_t seq, uint64_t count,
+        uint64_t before, uint64_t newest,
+    ) except -1:
+        """Remember what a producer has appended, at ``newest``, the next after the one at ``before``.
+
+        What is remembered has no gaps: it is all that producers appended from ``produced_base`` on.
+        """
+        if self.produced_pos != before or self.produced_in is not self._control or (
+            len(self.produced) >= PRODUCED_MAX
+        ):
+            self.produced = {}
+            self.produced_base = before
+            self.produced_in = self._control
+            last = None
+        if last is None or last.who is not who:
+            last = Produced()
+            last.who = who
+            self.produced[who.decode()] = last
+        last.n = n
+        last.seq = seq
+        last.count = count
+        self.produced_order += 1
+        last.order = self.produced_order
+        self.produced_pos = newest
+        return 0
+
+    def _produced_since(self, uint64_t base):
+        """What producers of this handle appended since the producer frame at ``base``.
+
+        Where the newest of their frames is, and (id, number, first seq, count) of the last one of
+        each, the latest at the end; None if others appended as well, or it is not known.
+        """
+        cdef Produced last
+        if not self.produced or self.produced_base != base or self.produced_in is not self._control or (
+            self.fork_generation != psk_fork_generation
+        ):
+            return None
+        news = sorted(
+            [
+                (last.order, last.who, last.n, last.seq, last.count)
+                for last in self.produced.values()
+                if last.order > self.produced_told
+            ]
+        )
+        self.produced_base = self.produced_pos
+        self.produced_told = self.produced_order
+        return self.produced_pos, [entry[1:] for entry in news]
 
     cdef Coder coder_for(self, object codec):
         """The log's codec, or the one that an append names."""
@@ -564,9 +482,12 @@ cdef class LogCore(RingCore):
         cdef Parts p
         cdef list pins
         cdef uint64_t nbytes, seq
+        if is_item(value):
+            return self.append_item(
+                value, key, topic, headers, time, expect, producer, durable, timeout, codec, tags)
         pins = []
         self.fill_one(&p, pins, value, key, topic, headers, time, codec, tags)
-        nbytes = align8(PSK_FRAME_HEADER_BYTES + parts_prefix(&p) + p.value_len)
+        nbytes = parts_bytes(&p)
         if expect is None and producer is None:
             seq = self.append_parts(NULL, &p, NULL, 1, nbytes, timeout)
         else:
@@ -574,6 +495,23 @@ cdef class LogCore(RingCore):
         if durable:
             self._sync(PSK_C_DURABLE_SEQ, seq, timeout)
         return seq
+
+    cdef object append_item(
+        self, item, key, topic, headers, time, expect, producer, bint durable, timeout, codec, tags
+    ):
+        """Append an entry or an event of some log; what it has may not be given a second time."""
+        cdef Gatherer gatherer
+        refuse_twice(item, {
+            "key": key, "topic": topic, "headers": headers, "time": time, "codec": codec, "tags": tags})
+        gatherer = self.gatherer(key, topic, headers, time, codec, tags)
+        gatherer.single = True
+        gatherer.begin(0)
+        gatherer.add(item)
+        return self.extend_given(gatherer.into, expect, producer, durable, timeout).start
+
+    cdef Gatherer gatherer(self, key, topic, headers, time, codec, tags):
+        """What turns the items of a call into parts of frames."""
+        return Gatherer(self.path, self.coder_for(None), self.coder_for(codec), key, topic, headers, time, tags)
 
     def extend(
         self, values, *, value=None, key=None, topic=None, headers=None, time=None, expect=None,
@@ -597,14 +535,13 @@ cdef class LogCore(RingCore):
         >>> log.extend([b"a", b"b", b"c"])
         range(1, 4)
         """
-        cdef uint64_t count, nbytes, first
+        cdef uint64_t count, first
         cdef Parts shared
-        cdef Parts *parts
-        cdef list pins = []
+        cdef list pins
         cdef Values batch
-        cdef Coder coder
-        cdef bytes marks = None
-        if type(values) is not list and type(values) is not tuple:
+        cdef Gatherer gatherer
+        cdef bint listed = type(values) is list or type(values) is tuple
+        if not listed:
             if isinstance(values, Given):
                 return self.extend_given(values, expect, producer, durable, timeout)
             if hasattr(values, "__arrow_c_stream__") or hasattr(values, "__arrow_c_array__"):
@@ -612,52 +549,51 @@ cdef class LogCore(RingCore):
                 return self.extend_given(given, expect, producer, durable, timeout)
         if value is not None:
             raise Usage("value= names a column of Arrow data, and these values are none")
-        items = values if type(values) is list else as_tuple(values)
-        if codec is ENCODED:
-            codec = None
-        elif not self._plain or codec is not None:
-            coder = self.coder_for(codec)
-            if coder.encode is not None:
-                refuse_one(values)
-                items = self.encode_items(as_tuple(items), coder)
-            codec = None if coder is self._coder else coder.name
-        if codec is not None or tags is not None:
-            marks = marks_of(codec, tags)
-        parts_fill(&shared, pins, b"", key, topic, headers, time, marks)
-        count = <uint64_t>len(items)
-        if count == 0:
-            first = self._next_seq()
-            return range(first, first)
-        batch = Values()
-        if batch.take(items, count, parts_prefix(&shared)):
-            if expect is None and producer is None:
-                first = self.append_parts(NULL, &shared, batch.spans, count, batch.nbytes, timeout)
-            else:
-                first = self.append_as(
-                    expect, producer, &shared, batch.spans, count, batch.nbytes, timeout)
-        else:
-            items = as_tuple(items)
-            parts = <Parts *>PyMem_Malloc(count * sizeof(Parts))
-            if parts == NULL:
-                raise MemoryError
-            try:
-                nbytes = self.fill_entries(items, parts, pins, key, topic, headers, time, codec, marks)
-                first = self.append_as(expect, producer, parts, NULL, count, nbytes, timeout)
-            finally:
-                PyMem_Free(parts)
-        if durable:
-            self._sync(PSK_C_DURABLE_SEQ, first + count - 1, timeout)
-        return range(first, first + count)
+        if listed and self._plain and codec is None:
+            pins = []
+            parts_fill(
+                &shared, pins, b"", key, topic, headers, time, None if tags is None else encode_tags(tags))
+            count = <uint64_t>len(values)
+            batch = Values()
+            if count and batch.take(values, count, parts_prefix(&shared)):
+                if expect is None and producer is None:
+                    first = self.append_parts(NULL, &shared, batch.spans, count, batch.nbytes, timeout)
+                else:
+                    first = self.append_as(
+                        expect, producer, &shared, batch.spans, count, batch.nbytes, timeout)
+                if durable:
+                    self._sync(PSK_C_DURABLE_SEQ, first + count - 1, timeout)
+                return range(first, first + count)
+        gatherer = self.gatherer(key, topic, headers, time, codec, tags)
+        if not listed:
+            refuse_one(values, "extend", gatherer.coder.encode is not None)
+        gatherer.copies = not listed  # a generator may use the memory of one value for the next
+        gatherer.begin(0)
+        gatherer.add_all(tuple(values) if type(values) is list else values)
+        return self.extend_given(gatherer.into, expect, producer, durable, timeout)
+
+    def _gathering(self, values, uint64_t room, uint64_t events_max, key, topic, headers, time, codec, tags):
+        """Iterates over values, ready to be appended, in batches of at most ``room`` bytes or one event."""
+        cdef Gatherer gatherer = self.gatherer(key, topic, headers, time, codec, tags)
+        refuse_one(values, "load", gatherer.coder.encode is not None)
+        return Gathering(gatherer, values, room, events_max)
 
     def _intake(self, source, value, key, topic, headers, time, codec, tags):
         """Arrow data, made ready to be appended."""
-        cdef Coder coder = self.coder_for(codec)
-        marks = marks_of(None if coder is self._coder else coder.name, tags)
-        return Intake(source, self.path, coder, marks, value, key, topic, headers, time)
+        cdef Coder own = self.coder_for(None), coder
+        scanned = getattr(source, "_values_codec", None) if codec is None and value is None else None
+        if scanned is not None and scanned != own.name:
+            coder = Coder(scanned)  # another log's: its values are kept as they are
+        else:
+            coder = self.coder_for(codec)
+        return Intake(
+            source, self.path, own, coder, b"" if coder is own else codec_mark(coder.name),
+            b"" if tags is None else encode_tags(tags), value, key, topic, headers, time)
 
     cdef object extend_given(self, Given given, expect, producer, bint durable, timeout):
-        """Append rows of Arrow data as one atomic batch."""
-        cdef uint64_t count = given.count, nbytes, first
+        """Append rows of Arrow data, or items that were gathered, as one atomic batch."""
+        cdef uint64_t count = given.count, nbytes = 0, first
+        cdef const Parts *laid_out = given.laid_out(&nbytes)
         cdef Parts *parts = NULL
         cdef Span *spans = NULL
         cdef list pins = []
@@ -670,14 +606,15 @@ cdef class LogCore(RingCore):
                 if spans == NULL:
                     raise MemoryError
                 nbytes = given.spans(spans)
-                first = self.append_as(
-                    expect, producer, &given.intake.shared, spans, count, nbytes, timeout)
+                first = self.append_as(expect, producer, given.same(), spans, count, nbytes, timeout)
             else:
-                parts = <Parts *>PyMem_Malloc(count * sizeof(Parts))
-                if parts == NULL:
-                    raise MemoryError
-                nbytes = given.parts(parts, pins)
-                first = self.append_as(expect, producer, parts, NULL, count, nbytes, timeout)
+                if laid_out == NULL:
+                    parts = <Parts *>PyMem_Malloc(count * sizeof(Parts))
+                    if parts == NULL:
+                        raise MemoryError
+                    nbytes = given.parts(parts, pins)
+                    laid_out = parts
+                first = self.append_as(expect, producer, laid_out, NULL, count, nbytes, timeout)
         finally:
             PyMem_Free(spans)
             PyMem_Free(parts)
@@ -685,47 +622,31 @@ cdef class LogCore(RingCore):
             self._sync(PSK_C_DURABLE_SEQ, first + count - 1, timeout)
         return range(first, first + count)
 
-    cdef tuple encode_items(self, tuple items, Coder coder):
-        """Items with their values encoded."""
-        cdef list encoded = []
-        for item in items:
-            if type(item) is _Entry:
-                encoded.append(item._replace(value=coder.to_bytes(item[0], self.path)))
-            else:
-                encoded.append(coder.to_bytes(item, self.path))
-        return tuple(encoded)
+    def _encodes(self):
+        """Whether values of the log are what a codec makes, rather than any bytes."""
+        return self.coder_for(None).encode is not None
 
-    def _encoder(self, codec):
-        """What encodes items as `extend` would, and the codec that a header has to name, if any."""
-        cdef Coder coder = self.coder_for(codec)
-        if coder.encode is None:
-            return None, None if coder is self._coder else coder.name
-        return (
-            lambda item: self.encode_items((item,), coder)[0],
-            None if coder is self._coder else coder.name,
-        )
-
-    def _frame_bytes(self, value, key, topic, headers, time, tags):
-        """How long the frame of an event is; checks its parts."""
+    def _frame_bytes(self, Given rows not None):
+        """How long the frame of an event is, the only one of ``rows``; checks its parts."""
         cdef Parts p
         cdef list pins = []
-        parts_fill(&p, pins, value, key, topic, headers, time, marks_of(None, tags))
-        return align8(PSK_FRAME_HEADER_BYTES + parts_prefix(&p) + p.value_len)
+        rows.only(&p, pins)
+        return parts_bytes(&p)
 
     def _write_ending(
         self, SegmentMap m, uint64_t offset, uint64_t last_frame, uint64_t seq, uint64_t append_ns,
-        value, key, topic, headers, time, tags,
+        Given rows not None,
     ):
-        """Write an event and a roll frame behind it, as one batch; under the write lock.
+        """Write an event, the only one of ``rows``, and a roll frame after it, as one batch; under the write lock.
 
         The caller has reserved and allocated the room, and publishes what follows.
         """
         cdef Parts p, roll
         cdef list pins = []
         cdef uint64_t prefix, total
-        parts_fill(&p, pins, value, key, topic, headers, time, marks_of(None, tags))
+        rows.only(&p, pins)
         prefix = parts_prefix(&p)
-        total = align8(PSK_FRAME_HEADER_BYTES + prefix + p.value_len)
+        total = parts_bytes(&p)
         if not m.writable or offset + total + PSK_FRAME_HEADER_BYTES > m.mapped or (
             offset + total + PSK_FRAME_HEADER_BYTES > m.file_bytes
         ):
@@ -752,27 +673,6 @@ cdef class LogCore(RingCore):
         p.value = PyBytes_AS_STRING(body)
         p.value_len = <uint64_t>PyBytes_GET_SIZE(body)
         self.append_parts(NULL, &p, NULL, 1, align8(PSK_FRAME_HEADER_BYTES + p.value_len), None)
-
-    cdef uint64_t fill_entries(
-        self, tuple items, Parts *parts, list pins, key, topic, headers, time, codec, bytes marks
-    ) except 0:
-        cdef uint64_t nbytes = 0
-        cdef Py_ssize_t i = 0
-        for item in items:
-            if type(item) is _Entry:
-                parts_fill(
-                    &parts[i], pins, item[0],
-                    key if item[1] is None else item[1],
-                    topic if item[2] is None else item[2],
-                    headers if item[3] is None else item[3],
-                    time if item[4] is None else item[4],
-                    marks if item[5] is None else marks_of(codec, item[5]),
-                )
-            else:
-                parts_fill(&parts[i], pins, item, key, topic, headers, time, marks)
-            nbytes += align8(PSK_FRAME_HEADER_BYTES + parts_prefix(&parts[i]) + parts[i].value_len)
-            i += 1
-        return nbytes
 
     def __getitem__(self, seq):
         cdef uint64_t want, limit, at, head, total = 0

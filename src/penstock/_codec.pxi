@@ -11,9 +11,6 @@ def set_codecs(name_of, find):
     _find_codec = find
 
 
-ENCODED = object()  # as codec=: the values are what is to be written
-
-
 cdef class Coder:
     """How one handle turns values into bytes and back: by its log's codec and its own schema.
 
@@ -25,6 +22,7 @@ cdef class Coder:
     cdef public object schema
     cdef public object encode   # None for the codec that leaves bytes as they are
     cdef public object decode
+    cdef public bint nan_null   # JSON has null for a number that is not finite, rather than an error
     cdef bint found
     cdef dict others            # by name: for events that were appended with another codec
 
@@ -42,42 +40,63 @@ cdef class Coder:
         """The same schema with another codec."""
         cdef Coder coder = None
         if not isinstance(name, str):
-            raise WrongType(f"codec is the name of one, not {type(name).__name__}")
+            raise WrongType(f"codec must be the name of a codec, got {type(name).__name__}")
         if self.others is None:
             self.others = {}
         coder = self.others.get(name)
         if coder is None:
             coder = Coder(name, self.schema if name != "bytes" else None)
+            coder.nan_null = self.nan_null
             coder.find()
             self.others[name] = coder
         return coder
 
     cdef object to_bytes(self, object value, object path):
-        """``value`` as it is appended: encoded, or, if it is a buffer, checked to be so already."""
+        """``value`` as it is appended: encoded, or, if it is bytes, checked to be so already."""
+        cdef object data
         if value is None or self.encode is None:
             return value
         try:
+            if PyBytes_Check(value):
+                data = value if PyBytes_CheckExact(value) else bytes(value)
+                self.decode(data)
+                return data
+            data = self.encode(value)
             if PyObject_CheckBuffer(value):
-                if not PyBytes_CheckExact(value):
-                    value = bytes(value)  # what is checked is what is written
-                self.decode(value)
-            else:
-                value = self.encode(value)
+                self.decode(data)  # an encoder may take such an object for encoded, and write it as it is
         except (PenstockError, MemoryError):
             raise
         except Exception as error:
+            if type(error).__name__ == "ValidationError":  # a schema's: it was encoded before, so it has an end
+                self.refuse_nan(value, path)
             raise BadData(
                 f"{path}: the value does not fit {self.described()}, nothing was written: {error}", path=path
             ) from error
-        if not PyBytes_CheckExact(value):
+        if not PyBytes_CheckExact(data):
             raise BadData(
-                f"{path}: the codec {self.name!r} must encode to bytes, not {type(value).__name__}; "
+                f"{path}: the codec {self.name!r} must encode to bytes, got {type(data).__name__}; "
                 "nothing was written", path=path)
-        return value
+        if memmem(PyBytes_AS_STRING(data), <size_t>PyBytes_GET_SIZE(data), b"null", 4) != NULL:
+            self.refuse_nan(value, path)
+        return data
 
-    cdef object encoded(self, object value, object path):
+    cdef int refuse_nan(self, object value, object path) except -1:
+        """Refuse numbers that JSON does not have, and that its encoder writes as null."""
+        if self.nan_null or self.name != "json":
+            return 0
+        found = not_finite(value)
+        if found is not None:
+            number, where = found
+            raise BadData(
+                f"{path}: the value has {number} at `${where}`, which JSON cannot hold, nothing was written; "
+                "use None, or open the log with nan='null' to have it stored as null", path=path)
+        return 0
+
+    cdef inline object encoded(self, object value, object path):
         """``value`` encoded; None if it is something else than an object for a codec that was found."""
-        if self.encode is None or value is None or PyObject_CheckBuffer(value):
+        if self.encode is None:
+            return None
+        if not PyDict_CheckExact(value) and (value is None or PyBytes_Check(value) or is_item(value)):
             return None
         return self.to_bytes(value, path)
 
@@ -146,8 +165,44 @@ cdef object codec_header(Event event):
     return found
 
 
+cdef tuple not_finite(object value):
+    """The first number in a value that is not finite, and where it is; None if there is none."""
+    cdef object names, found
+    cdef Py_ssize_t i = 0
+    if type(value) is float:
+        return None if isfinite(<double>value) else (value, "")
+    if value is None or isinstance(value, (str, int)):
+        return None
+    if isinstance(value, dict):
+        for name, part in value.items():
+            found = not_finite(part)
+            if found is not None:
+                return found[0], f".{name}{found[1]}"
+        return None
+    if isinstance(value, (list, tuple, set, frozenset)):
+        for part in value:
+            found = not_finite(part)
+            if found is not None:
+                return found[0], f"[{i}]{found[1]}"
+            i += 1
+        return None
+    if isinstance(value, _Enum):
+        return not_finite(value.value)
+    kind = type(value)  # msgspec writes structs, dataclasses and classes of attrs
+    names = getattr(kind, "__struct_fields__", None) or getattr(kind, "__dataclass_fields__", None)
+    if names is None:
+        names = [field.name for field in getattr(kind, "__attrs_attrs__", ())]
+    for name in names:
+        found = not_finite(getattr(value, name, None))
+        if found is not None:
+            return found[0], f".{name}{found[1]}"
+    return None
+
+
 cdef str CODEC_NAME = PSK_CODEC_NAME.decode()
 cdef str TAG_NAME = PSK_TAG_NAME.decode()
+cdef uint32_t CODEC_NAME_BYTES = <uint32_t>len(CODEC_NAME)
+cdef uint32_t TAG_NAME_BYTES = <uint32_t>len(TAG_NAME)
 
 
 cdef object tags_of(Event event):
@@ -166,27 +221,32 @@ cdef object tags_of(Event event):
 def encode_tags(tags):
     """The headers that keep ``tags``, as they stand in a frame."""
     if isinstance(tags, (str, bytes, bytearray, memoryview)):
-        raise WrongType(f"tags are a list of str, not {type(tags).__name__}: write tags=[...]")
+        raise WrongType(f"tags must be a list of str, got {type(tags).__name__}: write tags=[...]")
     out = []
     try:
         for tag in tags:
             if not isinstance(tag, str):
-                raise WrongType(f"a tag is str, not {type(tag).__name__}")
+                raise WrongType(f"a tag must be str, got {type(tag).__name__}")
             if not tag:
-                raise Usage("a tag is not empty")
+                raise Usage("a tag must not be empty")
             out.append((TAG_NAME, tag.encode()))
     except UnicodeEncodeError as error:
-        raise Usage(f"a tag cannot be written as UTF-8: {error}") from None
+        raise Usage(f"a tag must be text that UTF-8 can hold: {error}") from None
     except TypeError as error:
         if isinstance(error, WrongType):
             raise
-        raise WrongType(f"tags are a list of str, not {type(tags).__name__}") from None
-    return encode_headers(out)
+        raise WrongType(f"tags must be a list of str, got {type(tags).__name__}") from None
+    return pack_headers(out)
+
+
+cdef bytes codec_mark(str name):
+    """The header that names the codec of an event, as it stands in a frame."""
+    return pack_headers([(CODEC_NAME, name.encode())])
 
 
 cdef bytes marks_of(object codec, object tags):
     """What goes behind the caller's own headers: the codec, if it is not the log's, and tags."""
-    marks = b"" if codec is None else encode_headers([(CODEC_NAME, codec.encode())])
+    marks = b"" if codec is None else codec_mark(codec)
     if tags is not None:
         marks += encode_tags(tags)
     return marks or None

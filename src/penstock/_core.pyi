@@ -1,9 +1,10 @@
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import Any, Literal, Self, SupportsIndex, final, overload
+from typing import Any, Literal, Self, SupportsIndex, final
 
 from penstock.event import ArrowData, Buffer, Entry, Headers
+from penstock.producers import News
 from penstock.times import Time
 
 PORTABLE: bool
@@ -40,13 +41,12 @@ def set_codecs(
     find: Callable[[str, Any], tuple[Callable[[Any], bytes] | None, Callable[[bytes], Any] | None]],
 ) -> None: ...
 
-ENCODED: Any
-
 class Coder:
     name: str | None
     schema: Any
     encode: Callable[[Any], bytes] | None
     decode: Callable[[bytes], Any] | None
+    nan_null: bool
     def __init__(self, name: str | None = None, schema: Any = None) -> None: ...
     def find(self) -> None: ...
 
@@ -270,10 +270,21 @@ class LogCore(RingCore):
     _active_map: SegmentMap | None
     def _stop_threads(self) -> None: ...
     def _take_ring(self, m: RingMap, control: Control, appends: bool) -> None: ...
-    def _encoder(self, codec: str | None) -> tuple[Callable[[Any], Any] | None, str | None]: ...
-    def _frame_bytes(
-        self, value: Any, key: Any, topic: Any, headers: Any, time: Any, tags: Any
-    ) -> int: ...
+    def _encodes(self) -> bool: ...
+    def _produced_since(self, base: int) -> News | None: ...
+    def _gathering(
+        self,
+        values: object,
+        room: int,
+        events_max: int,
+        key: object,
+        topic: object,
+        headers: object,
+        time: object,
+        codec: str | None,
+        tags: object,
+    ) -> Iterator[Gathered]: ...
+    def _frame_bytes(self, rows: Given) -> int: ...
     def _write_ending(
         self,
         m: SegmentMap,
@@ -281,12 +292,7 @@ class LogCore(RingCore):
         last_frame: int,
         seq: int,
         append_ns: int,
-        value: Any,
-        key: Any,
-        topic: Any,
-        headers: Any,
-        time: Any,
-        tags: Any,
+        rows: Given,
     ) -> None: ...
     def _append_settings(self, body: bytes) -> None: ...
     def append(
@@ -398,11 +404,11 @@ class Intake:
 class Given:
     count: int
     def __len__(self) -> int: ...
-    @overload
     def __getitem__(self, which: slice) -> Given: ...
-    @overload
-    def __getitem__(self, which: int) -> Entry: ...
+    def first_ns(self) -> int | None: ...
     def fitting(self, room: int, rows: int) -> int: ...
+
+class Gathered(Given): ...
 
 class StagedRows(Given):
     def check(self, coder: Coder, path: str) -> None: ...

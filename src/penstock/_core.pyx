@@ -15,11 +15,19 @@ from cpython.buffer cimport (
     PyObject_CheckBuffer,
     PyObject_GetBuffer,
 )
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport (
+    PyBytes_AS_STRING,
+    PyBytes_Check,
+    PyBytes_CheckExact,
+    PyBytes_FromStringAndSize,
+    PyBytes_GET_SIZE,
+)
+from cpython.dict cimport PyDict_CheckExact
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.memoryview cimport PyMemoryView_FromObject
+from cpython.number cimport PyIndex_Check, PyNumber_Index
 from cpython.object cimport PyObject_GenericGetAttr
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_REFCNT, PyObject
@@ -27,9 +35,11 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.errno cimport EACCES, EAGAIN, EINTR, EINVAL, EIO, ENOMEM, ETIMEDOUT, errno
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.math cimport isfinite
 from libc.string cimport memcmp, memcpy, memmove, memset, strcmp, strdup
 
 import datetime as _datetime
+from enum import Enum as _Enum
 import os as _os
 import sys as _sys
 import threading as _threading
@@ -55,6 +65,9 @@ from penstock.errors import (
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
     PyObject *PyTuple_GET_ITEM(object t, Py_ssize_t i)
+
+cdef extern from "<string.h>" nogil:
+    void *memmem(const void *haystack, size_t haystack_len, const void *needle, size_t needle_len)
 
 cdef extern from "<sys/mman.h>" nogil:
     void *mmap(void *addr, size_t length, int prot, int flags, int fd, int64_t offset)
@@ -458,7 +471,9 @@ include "_ring_hold.pxi"
 include "_ring_walk.pxi"
 include "_ring_window.pxi"
 include "_arrow.pxi"
+include "_parts.pxi"
 include "_intake.pxi"
+include "_gather.pxi"
 include "_sink.pxi"
 include "_values.pxi"
 include "_publish.pxi"

@@ -454,17 +454,26 @@ cdef object decode_headers(const char *at, uint16_t n, object seq):
 
 
 def encode_headers(headers):
-    """The bytes of headers given as a mapping or as pairs of ``(str, bytes or None)``."""
+    """The bytes of a caller's headers: a mapping or pairs of ``(str, bytes or None)``."""
+    return pack_headers(headers, True)
+
+
+cdef bytes pack_headers(object headers, bint users=False):
+    """Likewise; only those of ``users`` may not have the names that Penstock keeps for itself."""
     if hasattr(headers, "items"):
         headers = headers.items()
     out = bytearray()
     try:
         for name, value in headers:
             if not isinstance(name, str):
-                raise WrongType(f"a header's name is str, not {type(name).__name__}")
+                raise WrongType(f"a header's name must be str, got {type(name).__name__}")
+            if users and name.startswith("penstock."):
+                raise Usage(
+                    f"header {name[:80]!r} must not begin with 'penstock.', which is kept for Penstock itself: "
+                    "use tags= or codec=, or give the event itself to append it again")
             if value is not None and not isinstance(value, (bytes, bytearray, memoryview)):
                 raise WrongType(
-                    f"the value of header {name!r} is bytes or None, not {type(value).__name__}"
+                    f"the value of header {name!r} must be bytes or None, got {type(value).__name__}"
                 )
             raw = name.encode()
             data = b"" if value is None else bytes(value)
@@ -478,11 +487,11 @@ def encode_headers(headers):
             out += raw
             out += data
     except UnicodeEncodeError as error:
-        raise Usage(f"a header's name cannot be written as UTF-8: {error}") from None
+        raise Usage(f"a header's name must be text that UTF-8 can hold: {error}") from None
     except (TypeError, ValueError) as error:
         if isinstance(error, Usage):
             raise
-        raise WrongType(f"headers are a mapping or pairs of (str, bytes or None): {error}") from None
+        raise WrongType(f"headers must be a mapping or pairs of (str, bytes or None): {error}") from None
     if len(out) > PSK_HEADERS_BYTES_MAX:
-        raise TooLarge(f"headers take {len(out)} bytes; at most {PSK_HEADERS_BYTES_MAX}")
+        raise TooLarge(f"headers must take at most {PSK_HEADERS_BYTES_MAX} bytes, got {len(out)}")
     return bytes(out)

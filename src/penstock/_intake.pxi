@@ -13,6 +13,7 @@ cdef struct Column:
     uint64_t width            # LAYOUT_FIXED: bytes of a row; LAYOUT_DICTIONARY: bytes of an index
     bint signed_index
     int64_t scale             # LAYOUT_TIME: nanoseconds in its unit
+    bint whole                # LAYOUT_TIME: whole numbers, of which nobody says what they count
     bint given                # whether there is such a column
 
 
@@ -161,7 +162,10 @@ cdef enum Refusal:
     REFUSED_TOPIC
     REFUSED_HEADERS
     REFUSED_TEXT        # a topic or a header's name is not UTF-8, or the name is null
-    REFUSED_TIME        # before 1970 or after what 64 bits hold
+    REFUSED_NAME        # a header has a name that Penstock keeps for itself
+    REFUSED_MARK        # a header of Penstock's own says what none can say
+    REFUSED_TIME        # before 1970 or after what 63 bits hold
+    REFUSED_UNIT        # a time that looks like seconds, milliseconds or microseconds
     REFUSED_NOTHING     # neither value nor key
     REFUSED_LAYOUT
 
@@ -180,6 +184,8 @@ cdef struct Columned:
     Column names_words
     Column values
     Column values_words
+    uint16_t codec_len          # of what all rows share: the header that names a codec,
+    uint16_t tags_len           # and tags after it
     const ArrowArray *pairs
     const uint8_t *pairs_valid  # NULL: no pair is null
 
@@ -203,12 +209,42 @@ cdef Refusal headers_span(const Columned *c, int64_t row, int64_t *first, int64_
     return TAKEN
 
 
+cdef enum:
+    FOUND_CODEC = 1
+    FOUND_TAGS = 2
+
+
+cdef Refusal own_header(
+    const char *name, uint64_t name_len, const char *value, uint64_t value_len, bint null, int *found
+) noexcept nogil:
+    """What is to be said of a header: a scan of a log has the names that Penstock keeps for itself."""
+    cdef uint64_t i
+    if name_len < 9 or memcmp(name, b"penstock.", 9) != 0:
+        return TAKEN
+    if name_len == TAG_NAME_BYTES and memcmp(name, PSK_TAG_NAME, name_len) == 0:
+        found[0] |= FOUND_TAGS
+        return TAKEN if not null and value_len and is_utf8(value, value_len) else REFUSED_MARK
+    if name_len == CODEC_NAME_BYTES and memcmp(name, PSK_CODEC_NAME, name_len) == 0:
+        found[0] |= FOUND_CODEC
+        if null or not 0 < value_len <= 64:
+            return REFUSED_MARK
+        for i in range(value_len):
+            if not (
+                b"0" <= value[i] <= b"9" or b"A" <= value[i] <= b"Z" or b"a" <= value[i] <= b"z"
+                or (i and value[i] in (b".", b"_", b"+", b"-"))
+            ):
+                return REFUSED_MARK
+        return TAKEN
+    return REFUSED_NAME
+
+
 cdef Refusal headers_write(
-    const Columned *c, int64_t row, char *to, uint64_t room, uint64_t *nbytes
+    const Columned *c, int64_t row, char *to, uint64_t room, uint64_t *nbytes, int *found
 ) noexcept nogil:
     """Lay out the headers of a row as frames have them; with ``to`` NULL, only how long they are.
 
     They may not take more than ``room``, whatever happened to them since that was found out.
+    ``found`` says which of Penstock's own are among them.
     """
     cdef int64_t i = 0, last = 0
     cdef const char *name = NULL
@@ -217,9 +253,8 @@ cdef Refusal headers_write(
     cdef bint null
     cdef Refusal rc = headers_span(c, row, &i, &last)
     nbytes[0] = 0
-    if rc != TAKEN:
-        return rc
-    while i < last:
+    found[0] = 0
+    while rc == TAKEN and i < last:
         if bit_clear(c.pairs_valid, i) or row_null(&c.names, &c.names_words, i):
             return REFUSED_TEXT
         null = row_null(&c.values, &c.values_words, i)
@@ -240,16 +275,35 @@ cdef Refusal headers_write(
                 memcpy(to + 4, name, name_len)
             if value_len:
                 memcpy(to + 4 + name_len, value, value_len)
+            name = to + 4  # what is looked at is what is written
+            value = name + name_len
             to += 4 + name_len + value_len
+        rc = own_header(name, name_len, value, value_len, null, found)
         nbytes[0] += 4 + name_len + value_len
         i += 1
-    return TAKEN
+    return rc
+
+
+cdef uint64_t marks_write(const Columned *c, const Parts *shared, int found, char *to) noexcept nogil:
+    """Lay out what all rows share, as far as a row has not its own; with ``to`` NULL, only how long it is."""
+    cdef uint64_t nbytes = 0
+    if not found & FOUND_CODEC:
+        nbytes = c.codec_len
+        if to != NULL:
+            memcpy(to, shared.headers, nbytes)
+    if not found & FOUND_TAGS:
+        if to != NULL:
+            memcpy(to + nbytes, shared.headers + c.codec_len, c.tags_len)
+        nbytes += c.tags_len
+    return nbytes
 
 
 cdef Refusal time_at(const Column *c, int64_t row, uint64_t *ns) noexcept nogil:
     cdef int64_t t = (<const int64_t *>c.array.buffers[1])[row + c.array.offset]
-    if t < 0 or <uint64_t>t > U64_MAX // <uint64_t>c.scale:
+    if t < 0 or <uint64_t>t > TIME_NS_MAX // <uint64_t>c.scale:
         return REFUSED_TIME
+    if c.whole and TIME_TOO_SMALL_MIN <= t < TIME_TOO_SMALL_MAX:
+        return REFUSED_UNIT
     ns[0] = <uint64_t>t * <uint64_t>c.scale
     return TAKEN
 
@@ -297,13 +351,32 @@ cdef Refusal row_parts(const Columned *c, const Parts *shared, int64_t row, Part
 cdef Refusal row_bytes(const Columned *c, const Parts *shared, int64_t row, Parts *p, uint64_t *nbytes) noexcept nogil:
     """How long the frame of a row is."""
     cdef uint64_t headers = 0
+    cdef int found = 0
     cdef Refusal rc = row_parts(c, shared, row, p)
     if rc == TAKEN and c.headers.given:
-        rc = headers_write(c, row, NULL, PSK_HEADERS_BYTES_MAX - <uint64_t>shared.headers_len, &headers)
-        p.headers_len += <uint16_t>headers  # behind those of the row come those of all rows
-    nbytes[0] = align8(PSK_FRAME_HEADER_BYTES + parts_prefix(p) + p.value_len)
+        rc = headers_write(c, row, NULL, PSK_HEADERS_BYTES_MAX, &headers, &found)
+        headers += marks_write(c, shared, found, NULL)
+        if rc == TAKEN and headers > PSK_HEADERS_BYTES_MAX:
+            return REFUSED_HEADERS
+        p.headers_len = <uint16_t>headers
+    nbytes[0] = parts_bytes(p)
     return rc
 
+
+cdef Refusal row_headers(const Columned *c, const Parts *shared, int64_t row, Parts *p, char *to) noexcept nogil:
+    """Lay out the headers of a row, where `row_bytes` found room for them."""
+    cdef uint64_t n = 0
+    cdef int found = 0
+    cdef Refusal rc = headers_write(c, row, to, p.headers_len, &n, &found)
+    if rc == TAKEN and n + marks_write(c, shared, found, NULL) != p.headers_len:
+        return REFUSED_LAYOUT  # somebody changes them meanwhile
+    if rc == TAKEN:
+        marks_write(c, shared, found, to + n)
+        p.headers = to
+    return rc
+
+
+cdef int64_t TIME_TOO_SMALL_MIN = 10**8, TIME_TOO_SMALL_MAX = 10**17  # no sensible nanoseconds
 
 _REFUSALS = {
     REFUSED_VALUE: f"its value is longer than {PSK_VALUE_BYTES_MAX} bytes",
@@ -311,7 +384,11 @@ _REFUSALS = {
     REFUSED_TOPIC: f"its topic is longer than {PSK_TOPIC_BYTES_MAX} bytes",
     REFUSED_HEADERS: f"its headers take more than {PSK_HEADERS_BYTES_MAX} bytes",
     REFUSED_TEXT: "its topic or a header's name is not UTF-8, or a header has no name",
-    REFUSED_TIME: "its time lies before 1970 or after 2554",
+    REFUSED_NAME: "a header's name begins with 'penstock.', which is kept for Penstock itself",
+    REFUSED_MARK: "its header penstock.tag or penstock.codec holds what is not a tag, or not the name of a codec",
+    REFUSED_TIME: "its time must be between 1970-01-01 and 2262-04-11",
+    REFUSED_UNIT: "its time is a whole number that looks like seconds, milliseconds or microseconds; "
+    "it must be nanoseconds, or a timestamp: cast the column",
     REFUSED_NOTHING: "its value is null and it has no key; null deletes a key",
     REFUSED_LAYOUT: "its column contradicts itself: an offset or index points outside",
 }
@@ -343,7 +420,10 @@ cdef class Intake:
     cdef Parts shared          # for all rows, where there is no column
     cdef list pins
     cdef object path
+    cdef Coder own             # the log's codec
     cdef Coder coder           # what the values have to be fit for
+    cdef uint16_t codec_len    # of what all rows share: the header that names a codec,
+    cdef uint16_t tags_len     # and tags after it
     cdef uint64_t seen         # rows of the batches so far
 
     def __dealloc__(self):
@@ -353,7 +433,9 @@ cdef class Intake:
             with nogil:  # whoever made it may wait for a thread that needs the GIL
                 self.stream.release(&self.stream)
 
-    def __init__(self, source, path, Coder coder, bytes marks, value, key, topic, headers, time):
+    def __init__(
+        self, source, path, Coder own, Coder coder, bytes codec, bytes tags, value, key, topic, headers, time
+    ):
         cdef ArrowStream *s
         cdef ArrowSchema *schema
         cdef ArrowArray *a
@@ -361,7 +443,10 @@ cdef class Intake:
         cdef int rc
         self.pins = []
         self.path = path
+        self.own = own
         self.coder = coder
+        self.codec_len = <uint16_t>len(codec)
+        self.tags_len = <uint16_t>len(tags)
         if hasattr(source, "__arrow_c_stream__"):
             capsule = source.__arrow_c_stream__()
             s = <ArrowStream *>PyCapsule_GetPointer(capsule, "arrow_array_stream")
@@ -385,7 +470,7 @@ cdef class Intake:
             chunk.array = a[0]
             a.release = NULL
             self.first = chunk
-        self.choose(value, key, topic, headers, time, marks)
+        self.choose(value, key, topic, headers, time, codec + tags)
 
     cdef object stream_error(self, int rc):
         cdef const char *text = NULL
@@ -442,7 +527,7 @@ cdef class Intake:
                 None if self.places[2] >= 0 else topic,
                 None if self.places[4] >= 0 else headers,
                 None if self.places[3] >= 0 else time,
-                marks,
+                marks or None,
             )
         except Usage as error:
             if isinstance(time, str) and self.places[3] < 0:
@@ -477,6 +562,8 @@ cdef class Intake:
         cdef const ArrowSchema *s
         cdef const ArrowSchema *pair
         memset(c, 0, sizeof(Columned))
+        c.codec_len = self.codec_len
+        c.tags_len = self.tags_len
         self.lay_out_bytes("value", self.place(0), &c.value, &c.value_words)
         if self.places[1] >= 0:
             self.lay_out_bytes("key", self.place(1), &c.key, &c.key_words)
@@ -487,11 +574,12 @@ cdef class Intake:
             c.time.given = True
             c.time.layout = LAYOUT_TIME
             form = <bytes>s.format
+            c.time.whole = form == b"l"
             c.time.scale = {b"tss": 10**9, b"tsm": 10**6, b"tsu": 1000, b"tsn": 1, b"l": 1}.get(form[:3], 0)
             if form == b"n":
                 c.time.layout = LAYOUT_NULL
             elif c.time.scale == 0 or s.dictionary != NULL:
-                raise self.misfit("time", s, "is no timestamp, and no whole number of nanoseconds")
+                raise self.misfit("time", s, "is not a timestamp, and not a whole number of nanoseconds")
         if self.places[4] >= 0:
             s = self.place(4)
             c.headers.given = True
@@ -595,7 +683,7 @@ cdef class Intake:
         first = 0 if self.bare else chunk.array.offset
         given = Given(self, [(chunk, first, first + chunk.array.length)], self.seen)
         self.seen += given.count
-        if self.coder.encode is not None:
+        if self.coder.encode is not None or self.own.encode is not None:
             given.check()
         return given
 
@@ -625,9 +713,7 @@ cdef class Given:
         return self.count
 
     def __getitem__(self, which):
-        """Some rows, by a slice; one of them as an entry, by its number."""
-        if not isinstance(which, slice):
-            return self.entry(which)
+        """Some rows, by a slice."""
         start, stop, _ = which.indices(self.count)
         pieces = []
         at = 0
@@ -643,32 +729,19 @@ cdef class Given:
         kind = TooLarge if why in (REFUSED_VALUE, REFUSED_KEY, REFUSED_TOPIC, REFUSED_HEADERS) else Usage
         return kind(f"row {self.before + row}: {_REFUSALS[why]}; nothing was written")
 
-    def entry(self, index):
-        """One row as an entry."""
-        cdef Chunk chunk
+    def first_ns(self):
+        """The time that was given with the first row; None if there is none."""
         cdef Parts p
-        cdef Refusal rc
-        cdef uint64_t nbytes = 0
-        cdef bytearray headers = bytearray()
-        for chunk, first, last in (<Given>self[index:index + 1]).pieces:
-            rc = row_bytes(&chunk.columns, &self.intake.shared, first, &p, &nbytes)
-            if rc == TAKEN and chunk.columns.headers.given:
-                headers = bytearray(p.headers_len)
-                rc = headers_write(
-                    &chunk.columns, first, headers, <uint64_t>p.headers_len - self.intake.shared.headers_len, &nbytes)
-                p.headers = <char *>headers
-                if self.intake.shared.headers_len:
-                    memcpy(<char *>headers + nbytes, self.intake.shared.headers, self.intake.shared.headers_len)
-            if rc != TAKEN:
-                raise self.refuse(rc, index)
-            return _Entry(
-                None if p.kind == PSK_KIND_DELETE else PyBytes_FromStringAndSize(p.value, <Py_ssize_t>p.value_len),
-                None if p.key_len == PSK_NO_KEY else PyBytes_FromStringAndSize(p.key, p.key_len),
-                PyUnicode_DecodeUTF8(p.topic, p.topic_len, NULL) if p.topic_len else None,
-                decode_headers(p.headers, p.headers_len, index) if p.headers_len else None,
-                p.event_ns if p.flags & PSK_FLAG_EVENT_TIME else None,
-            )
-        raise IndexError(index)
+        cdef list pins = []
+        (<Given>self[:1]).only(&p, pins)
+        return p.event_ns if p.flags & PSK_FLAG_EVENT_TIME else None
+
+    cdef int only(self, Parts *p, list pins) except -1:
+        """Find the parts of the one row that there is."""
+        if self.count != 1:
+            raise Internal(f"one row is needed, and there are {self.count}")
+        self.parts(p, pins)
+        return 0
 
     def check(self):
         """Look whether every value is what the codec wants; that takes an object per row."""
@@ -683,10 +756,32 @@ cdef class Given:
                     continue
                 if not bytes_at(&chunk.columns.value, &chunk.columns.value_words, row, &value, &n):
                     raise self.refuse(REFUSED_LAYOUT, at - 1 - self.before)
+                coder = self.coder_of(chunk, row)
+                if coder is None:
+                    continue
                 try:
-                    self.intake.coder.to_bytes(PyBytes_FromStringAndSize(value, <Py_ssize_t>n), self.intake.path)
+                    (<Coder>coder).to_bytes(PyBytes_FromStringAndSize(value, <Py_ssize_t>n), self.intake.path)
                 except BadData as error:
                     raise BadData(f"row {at - 1}: {error}", path=self.intake.path) from error
+
+    cdef object coder_of(self, Chunk chunk, int64_t row):
+        """What the value of a row must be fit for; None if it says itself that it is of another codec."""
+        cdef OwnHeaders own
+        cdef Parts p
+        cdef uint64_t nbytes = 0
+        if not chunk.columns.headers.given or row_bytes(
+            &chunk.columns, &self.intake.shared, row, &p, &nbytes
+        ) != TAKEN or p.headers_len == 0:
+            return self.intake.coder  # what is wrong with it is found out in order
+        laid = PyBytes_FromStringAndSize(NULL, p.headers_len)
+        if row_headers(&chunk.columns, &self.intake.shared, row, &p, PyBytes_AS_STRING(laid)) != TAKEN or (
+            not look_at_headers(p.headers, p.headers_len, &own) or own.codec == NULL
+        ):
+            return self.intake.coder
+        name = PyBytes_FromStringAndSize(own.codec, own.codec_len).decode()
+        if name == self.intake.coder.name:
+            return self.intake.coder
+        return self.intake.own if name == self.intake.own.name else None
 
     def fitting(self, uint64_t room, uint64_t rows):
         """How many of the first ``rows`` rows have frames of at most ``room`` bytes together; at least one."""
@@ -715,6 +810,14 @@ cdef class Given:
             if full:
                 break
         return taken if taken else 1
+
+    cdef const Parts *same(self) noexcept:
+        """What plain rows have in common."""
+        return &self.intake.shared
+
+    cdef const Parts *laid_out(self, uint64_t *nbytes) noexcept:
+        """The parts of all rows, where they were found already; else NULL."""
+        return NULL
 
     cdef bint plain(self) except -1:
         """Whether rows differ in their values alone, and none is null."""
@@ -792,15 +895,9 @@ cdef class Given:
                 last = stop
                 with nogil:
                     while row < last:
-                        rc = headers_write(
-                            &chunk.columns, row, to, <uint64_t>parts[at].headers_len - shared.headers_len, &n)
-                        if rc == TAKEN and n + shared.headers_len != parts[at].headers_len:
-                            rc = REFUSED_LAYOUT  # somebody changes them meanwhile
+                        rc = row_headers(&chunk.columns, shared, row, &parts[at], to)
                         if rc != TAKEN:
                             break
-                        if shared.headers_len:
-                            memcpy(to + n, shared.headers, shared.headers_len)
-                        parts[at].headers = to
                         to += parts[at].headers_len
                         at += 1
                         row += 1

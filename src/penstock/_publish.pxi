@@ -165,6 +165,8 @@ cdef int publish(
         psk_put64(words + PSK_C_SETTINGS_POS, place.position)
     if producer_pos:
         psk_put64(words + PSK_C_PRODUCER_POS, producer_pos)
+        if leads:
+            terms.producer_pos = producer_pos
     if copies != NO_COPY or (
         (producer_pos or parts.kind == PSK_KIND_SETTINGS) and psk_get64(words + PSK_C_STATE_POS) == 0
     ):

@@ -32,7 +32,8 @@ def rows_to_stage(source, path, value, key, topic, headers, time, uint64_t befor
 
     Whether its values fit a codec is for who appends them to find out.
     """
-    cdef Intake intake = Intake(source, path, Coder("bytes"), b"", value, key, topic, headers, time)
+    cdef Coder plain = Coder("bytes")
+    cdef Intake intake = Intake(source, path, plain, plain, b"", b"", value, key, topic, headers, time)
     cdef Given given = intake.all()
     given.before = before
     return given
@@ -309,26 +310,21 @@ cdef class StagedRows(Given):
         self.before = before
 
     def __getitem__(self, which):
-        if not isinstance(which, slice):
-            return self.entry(which)
         start, stop, _ = which.indices(self.count)
         return StagedRows(self.frames, self.first + start, self.first + max(start, stop), self.before + start)
-
-    def entry(self, index):
-        """One row as an entry."""
-        if not 0 <= index < self.count:
-            raise IndexError(index)
-        event = make_event(self.frames, self.frames.starts[self.first + <uint64_t>index])
-        given = event.p[PSK_FRAME_FLAGS] & PSK_FLAG_EVENT_TIME
-        return _Entry(
-            event.value, event.key, event.topic or None, event.headers or None, event.time_ns if given else None)
 
     def check(self, Coder coder, path):
         """Look whether every value is what the codec wants; that takes an object per row."""
         cdef uint64_t i
+        cdef Event event
         for i in range(self.count):
+            event = make_event(self.frames, self.frames.starts[self.first + i])
+            if psk_get16(event.p + PSK_FRAME_HEADERS_LEN):
+                name = codec_header(event)
+                if name is not None and name != coder.name:
+                    continue  # it says itself that it is of another codec
             try:
-                coder.to_bytes(make_event(self.frames, self.frames.starts[self.first + i]).value, path)
+                coder.to_bytes(event.value, path)
             except BadData as error:
                 raise BadData(f"row {self.before + i}: {error}", path=path) from error
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
 from penstock import _core, codecs, control, durability
 from penstock import layout as L
-from penstock._core import Control, Hold, LogCore, SegmentMap
+from penstock._core import Control, Given, Hold, LogCore, SegmentMap
 from penstock.backup import Progress
 from penstock.control import Place
 from penstock.durability import Snapshot
 from penstock.errors import Busy, Closed, Gone, NotFound, PenstockError, Permission, Usage
 from penstock.filesystem import check_file_system
-from penstock.load import Parts, Private
+from penstock.load import Private
 from penstock.producers import Done, Table
 from penstock.repair import Plan
 from penstock.report import Report
@@ -69,6 +69,7 @@ class Handle(LogCore):
         self._guard = _core.Guard()
         self._looking = _core.Guard(again=True)  # of several threads, one goes over to live control
         self._coder.schema = options.schema
+        self._coder.nan_null = options.nan == "null"
         self._attach(new)
         try:
             if options.codec is not None or options.schema is not None:
@@ -455,7 +456,7 @@ class Handle(LogCore):
         """Bytes of frames that the largest batch can have."""
         raise NotImplementedError
 
-    def _load_apart(self, first: Any, parts: Parts) -> Private:
+    def _load_apart(self, first: Given) -> Private:
         """Where a load that is no single batch goes until it is part of the log."""
         raise NotImplementedError
 

@@ -14,10 +14,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from penstock import _core, durability, files, producers, segment
 from penstock import layout as L
@@ -25,14 +25,13 @@ from penstock._core import Given
 from penstock.control import position
 from penstock.directory import Name
 from penstock.ending import Active
-from penstock.errors import Conflict, PenstockError, TooLarge, Usage, WrongType
-from penstock.event import ArrowData, Entry
+from penstock.errors import Conflict, PenstockError, TooLarge, Usage
+from penstock.event import ArrowData
 from penstock.producers import Done, Table
 from penstock.recovery import LOAD, NEXT, put_in_place, start_segment, successor_of
 from penstock.segment import Header
 from penstock.settings import Options
 from penstock.steward.roll import allocate_to, enter_empty, go_on_in
-from penstock.times import to_ns
 
 if TYPE_CHECKING:
     from penstock.log import Log
@@ -40,9 +39,6 @@ if TYPE_CHECKING:
 
 BATCH_BYTES_MAX = 4 << 20
 BATCH_EVENTS_MAX = 20_000
-
-Parts: TypeAlias = dict[str, Any]
-Batch: TypeAlias = "list[Any] | Given"
 
 _attempts = itertools.count()
 
@@ -67,7 +63,7 @@ def begin(log: Log, producer: tuple[str, int] | None) -> tuple[bytes, int, range
 def load_into(
     log: Log,
     values: Iterable[Any] | ArrowData | Ready,
-    parts: Parts,
+    parts: dict[str, Any],
     *,
     value: str | None,
     expect: SupportsIndex | None,
@@ -84,45 +80,37 @@ def load_into(
         return acknowledge(log, done, durable, timeout)
     whole = not log._loads_apart
     room = log._room() if whole else min(BATCH_BYTES_MAX, log._room() // 4)
-    batches: Iterator[Batch]
-    parts = {**parts, "tags": _kept(parts["tags"])}
+    batches: Iterator[Given]
     if hasattr(values, "__arrow_c_stream__") or hasattr(values, "__arrow_c_array__"):
         intake = log._intake(values, value, **parts, codec=codec)
         batches = iter([intake.all()]) if whole else _given(intake, room)
-        parts = {}  # the intake has them
     elif isinstance(values, Ready):
-        batches, parts = _given(values.rows, room), {}
+        batches = _given(values.rows, room)
     elif value is not None:
         raise Usage("value= names a column of Arrow data, and these values are none")
     else:
         events_max = L.BATCH_EVENTS_MAX if whole else BATCH_EVENTS_MAX
-        batches = _batches(_encoded(log, values, parts, codec), room, events_max)
-    first = next(batches, [])
+        batches = log._gathering(values, room, events_max, **parts, codec=codec)
+    first = next(batches, None)
     second = next(batches, None)
     if not first and who:
         raise Usage(f"there is nothing to load, so nothing to remember of {producer!r}")
     if second is None:
         try:
-            seqs = log.extend(
-                first,
-                **parts,
-                expect=last_seq,
-                producer=producer,
-                timeout=timeout,
-                codec=_core.ENCODED,
-            )
+            seqs = log.extend(first or [], expect=last_seq, producer=producer, timeout=timeout)
         except TooLarge:
-            if len(first) == 1:
+            if not first or len(first) == 1:
                 raise
-            second = []  # topics and headers make it more than a segment takes
+            second = first[len(first) :]  # it is more than a ring, or a segment, takes at once
         else:
             if progress is not None:
                 progress(len(seqs))
             return acknowledge(log, seqs, durable, timeout)
-    private = log._load_apart(first[0], parts)
+    assert first is not None
+    private = log._load_apart(first[:1])
     try:
         for batch in itertools.chain((first[1:], second), batches):
-            private.extend(batch, parts)
+            private.extend(batch)
             if progress is not None:
                 progress(private.count)
         private.finish()
@@ -138,50 +126,8 @@ def acknowledge(log: Log, seqs: range, durable: bool, timeout: float | None) -> 
     return seqs
 
 
-def _kept(tags: Any) -> Any:
-    """Tags that can be gone through more than once; what is none is for ``extend`` to refuse."""
-    return list(tags) if hasattr(tags, "__next__") else tags
-
-
-def _encoded(log: Log, values: Any, parts: Parts, codec: str | None) -> Iterator[Any]:
-    """The values, as bytes; if ``codec`` is not the log's, each with a header that says so."""
-    if not hasattr(values, "__iter__"):
-        raise WrongType(
-            "load takes values one after the other, or a table, frame or stream in memory, "
-            f"not {type(values).__name__}"
-        )
-    encode, named = log._encoder(codec)
-    if encode is not None and isinstance(values, str | bytes | bytearray | memoryview | dict):
-        raise WrongType(f"load takes values one after the other, not {type(values).__name__}")
-    items = values if encode is None else map(encode, values)
-    if named is None:
-        yield from items
-        return
-    mark = (L.CODEC_NAME.decode(), named.encode())
-    for item in items:
-        entry = item if isinstance(item, Entry) else Entry(item)
-        own = parts["headers"] if entry.headers is None else entry.headers
-        pairs = own.items() if isinstance(own, Mapping) else own or ()
-        yield entry._replace(headers=[*pairs, mark])
-
-
-def _batches(values: Iterator[Any], room: int, events_max: int) -> Iterator[Batch]:
-    """The values in order, in lists of so much at most."""
-    batch: list[Any] = []
-    left = room
-    for item in values:
-        nbytes = L.FRAME_HEADER_BYTES + _length(item.value if isinstance(item, Entry) else item)
-        if batch and (nbytes > left or len(batch) >= events_max):
-            yield batch
-            batch, left = [], room
-        batch.append(item)
-        left -= nbytes
-    if batch:
-        yield batch
-
-
 def _given(given: Iterable[Given], room: int) -> Iterator[Given]:
-    """Arrow data likewise, in parts that a segment takes several of."""
+    """Arrow data in parts that a segment takes several of."""
     for rows in given:
         left = rows
         while len(left):
@@ -190,18 +136,10 @@ def _given(given: Iterable[Given], room: int) -> Iterator[Given]:
             left = left[n:]
 
 
-def _length(value: object) -> int:
-    """How long a value is; what is none is for ``extend`` to refuse."""
-    try:
-        return memoryview(value).nbytes  # type: ignore[arg-type]
-    except TypeError:
-        return 0
-
-
 class Private:
     """A log below the log's directory, until its segments become the log's."""
 
-    def __init__(self, log: SegmentedLog, first: Any, parts: Parts) -> None:
+    def __init__(self, log: SegmentedLog, first: Given) -> None:
         self._log = log
         settings = log.settings
         self._attached = log._live()
@@ -210,10 +148,8 @@ class Private:
         self._files: list[Name] = []
         self._headers: list[Header] = []
         self.count = 1
-        entry = first if isinstance(first, Entry) else Entry(first)
-        own = entry._asdict()
-        self._event = {k: parts.get(k) if v is None else v for k, v in own.items()}
-        self._nbytes = log._frame_bytes(**self._event)
+        self._event = first
+        self._nbytes = log._frame_bytes(first)
         if self._nbytes > segment.room_in(settings.segment_size):
             raise TooLarge(f"{self._nbytes} bytes do not fit a segment of {settings.segment_size}")
         with self._attached.locked():
@@ -241,15 +177,15 @@ class Private:
 
     def _note_first(self, end: Active) -> None:
         """Bring ``end`` to where it will be behind the first event."""
-        given = self._event["time"]
-        event_ns = self._stamp_ns if given is None else to_ns(given, "time")
+        given = self._event.first_ns()
+        event_ns = self._stamp_ns if given is None else given
         walk = end.walk
         walk["monotone"] = walk["monotone"] and event_ns >= walk["event_max_ns"]
         walk["event_max_ns"] = max(walk["event_max_ns"], event_ns)
         walk["last_append_ns"] = self._stamp_ns
         walk["next_seq"] += 1
 
-    def extend(self, batch: Batch, parts: Parts) -> None:
+    def extend(self, batch: Given) -> None:
         """Take one batch; in halves, if topics and headers make it too large for a segment."""
         if self._into is None:
             self._into = type(self._log)(
@@ -259,12 +195,12 @@ class Private:
                 private=self._first,
             )
         try:
-            self.count += len(self._into.extend(batch, **parts, codec=_core.ENCODED))
+            self.count += len(self._into.extend(batch))
         except TooLarge:
             if len(batch) == 1:
                 raise
-            self.extend(batch[: len(batch) // 2], parts)
-            self.extend(batch[len(batch) // 2 :], parts)
+            self.extend(batch[: len(batch) // 2])
+            self.extend(batch[len(batch) // 2 :])
 
     def finish(self) -> None:
         """Have all of it on the device, and every segment ended by a roll frame."""
@@ -377,7 +313,7 @@ class Private:
             end.walk["last_frame"],
             end.walk["next_seq"] - 1,
             self._stamp_ns,
-            **self._event,
+            self._event,
         )
         _core.fail_point("load.committed")
         go_on_in(attached, empty)

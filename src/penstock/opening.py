@@ -36,6 +36,7 @@ def open(
     sync_events: int | None = None,
     codec: str | None = None,
     schema: Any = None,
+    nan: Literal["raise", "null"] = "raise",
     ring: int | str | None = None,
     index: int | None = None,
     **settings: Any,
@@ -64,6 +65,9 @@ def open(
     schema : type, optional
         A msgspec struct, a dataclass or any type that msgspec takes: what this handle appends must
         fit it, and ``event.data`` is of it. It is not kept in the log.
+    nan : {"raise", "null"}
+        What becomes of NaN and infinity, which JSON does not have: `BadData`, or a null in their
+        place. It is not kept in the log.
     ring : int or str, optional
         The size of a ring that is created, such as "64MiB": one file that overwrites its oldest
         events. A ring that exists keeps its size: use `Log.resize`.
@@ -85,6 +89,8 @@ def open(
         raise Usage(f"timeout is a number of seconds from 0, or None; not {timeout!r}")
     if mode not in ("rw", "r"):
         raise Usage(f"mode is 'rw' or 'r', not {mode!r}")
+    if nan not in ("raise", "null"):
+        raise Usage(f"nan must be 'raise' or 'null', got {nan!r}")
     _check_periods(sync_seconds, sync_events)
     if codec is not None:
         codecs.find(codec, schema)  # first, so that a misspelt name makes no log
@@ -109,6 +115,7 @@ def open(
         sync_events=sync_events,
         codec=codec,
         schema=schema,
+        nan=nan,
     )
     if kind is RingLog:
         return RingLog(os.path.realpath(text), options)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from penstock import layout as L
 from penstock import segment
@@ -31,6 +32,10 @@ class Done:
     count: int
 
 
+Appended: TypeAlias = tuple[bytes, int, int, int]  # id, number, first seq and count
+News: TypeAlias = tuple[int, list[Appended]]  # with the position of the newest
+
+
 class Table:
     """The last append of each producer, the one that appended longest ago first."""
 
@@ -43,6 +48,11 @@ class Table:
         self.entries.move_to_end(who)
         while len(self.entries) > L.PRODUCERS_MAX:
             self.entries.popitem(last=False)
+
+    def learn(self, appended: list[Appended]) -> None:
+        """Take in what several producers appended, the latest at the end."""
+        for who, n, first_seq, count in appended:
+            self.note(who, Done(n, first_seq, count))
 
     def done(self, path: str, who: bytes, n: int) -> range | None:
         """The seqs of what ``who`` appended under ``n``; None if it has yet to."""
@@ -123,6 +133,17 @@ class Follower:
         self._table = Table()
         self._number = 0
         self._offset = 0
+
+    @property
+    def position(self) -> int:
+        """Where the newest producer frame is that the table knows of."""
+        return self._number << 32 | self._offset
+
+    def learn(self, news: News | None) -> None:
+        """Take in what this handle itself appended since ``position``."""
+        if news is not None and news[0] >> 32 == self._number:
+            self._offset = news[0] & 0xFFFFFFFF
+            self._table.learn(news[1])
 
     def up_to(self, m: SegmentMap, header: Header, newest: int) -> Table:
         """The table as it stands behind the producer frame at ``newest`` of segment ``m``."""

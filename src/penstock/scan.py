@@ -104,6 +104,7 @@ class Scan:
             self._shown = _with_fields(columns, self._fields.schema.names)
             own = [name for name, field in self._shown if field is None]
             base = [*own, *(c for c in ("seq", "value", "headers") if c not in own)]
+        self._has_values = schema is None and "value" in base
         self._columns = Columns([(c, c) for c in base], time_unit)
         self._picks = self._topic is not None or self._times != (None, None)  # by the index
         self._durable_only = durable_only
@@ -258,6 +259,11 @@ class Scan:
 
     def __arrow_c_schema__(self) -> object:
         return (self._columns if self._fields is None else self.schema).__arrow_c_schema__()
+
+    @property
+    def _values_codec(self) -> str | None:
+        """The codec of the column ``value``, for a log that takes the scan in; None without one."""
+        return self._log._codec_name() if self._has_values else None
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self._stream(self._batch_rows, self._batch_bytes)

@@ -10,11 +10,11 @@ import os
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from penstock import control, durability, ending, files, recovery, segment
 from penstock import layout as L
-from penstock._core import Control, Hold, SegmentMap
+from penstock._core import Control, Given, Hold, SegmentMap
 from penstock.backup import Progress
 from penstock.backup import backup as copy_log
 from penstock.control import Place
@@ -22,7 +22,7 @@ from penstock.directory import Directory
 from penstock.durability import Snapshot
 from penstock.ending import Active
 from penstock.errors import Internal, Io, NoSuchLog, PenstockError, TooLarge, Usage
-from penstock.load import Parts, Private
+from penstock.load import Private
 from penstock.log import Log
 from penstock.producers import Follower, Table
 from penstock.repair import Plan
@@ -291,6 +291,7 @@ class SegmentedLog(Log):
                 pos = attached.get(L.C_PRODUCER_POS)
                 m, header = self._active_map, self._header
                 if m is not None and header is not None and m.number == pos >> 32:
+                    self._producers.learn(self._produced_since(self._producers.position))
                     return question(self._producers.up_to(m, header, pos & 0xFFFFFFFF)), pos
             self._make_ready(0, None)
 
@@ -417,8 +418,8 @@ class SegmentedLog(Log):
     def _room(self) -> int:
         return segment.room_in(self.settings.segment_size)
 
-    def _load_apart(self, first: Any, parts: Parts) -> Private:
-        return Private(self, first, parts)
+    def _load_apart(self, first: Given) -> Private:
+        return Private(self, first)
 
     def _take_stock(self) -> Stock:
         return take_stock(self._store, *self._seqs())

@@ -162,3 +162,4 @@ class Options:
     sync_events: int | None = None
     codec: str | None = None
     schema: Any = None
+    nan: str = "raise"

@@ -25,7 +25,6 @@ from penstock._core import Frames, Given, SegmentMap
 from penstock.directory import Name
 from penstock.ending import Active
 from penstock.errors import Corrupt, Io, PenstockError, TooLarge
-from penstock.event import Entry
 from penstock.load import Private, Ready, acknowledge, begin, load_into
 from penstock.parallel import Unwanted, in_order
 from penstock.saying import logger
@@ -181,7 +180,7 @@ def append_staged(
     return load_into(
         log,
         Ready(_copied(log, staged)),
-        {"tags": None},
+        {},
         value=None,
         expect=None,
         producer=producer,
@@ -205,7 +204,7 @@ def _copied(log: Log, staged: Sequence[Staged]) -> Iterator[Given]:
 def _checked(log: Log, frames: Frames, before: int) -> Given:
     """The rows, with values that are what the log's codec wants."""
     rows = frames.rows(before)
-    if log._encoder(None)[0] is not None:
+    if log._encodes():
         rows.check(log._coder, log.path)
     return rows
 
@@ -286,7 +285,7 @@ class Adopted(Private):
     """
 
     def __init__(self, log: SegmentedLog, staged: Sequence[Staged]) -> None:
-        super().__init__(log, _first_event(staged[0]), {})
+        super().__init__(log, _first_event(staged[0]))
         self.count = sum(s.rows for s in staged)
         self._staged = staged
         self._taken: list[Taken] = []
@@ -409,8 +408,8 @@ def _put_header(taken: Taken, unwanted: Unwanted) -> None:
         files.close(fd)
 
 
-def _first_event(staged: Staged) -> Entry:
-    """The first event of a file, as an entry."""
+def _first_event(staged: Staged) -> Given:
+    """The first event of a file."""
     fd = files.open_file(staged.path, write=False)
     try:
         _check_size(fd, staged)
@@ -418,14 +417,9 @@ def _first_event(staged: Staged) -> Entry:
         nbytes = L.FRAME_HEADER_BYTES + int.from_bytes(head[:4], "little") - 1
         if not L.FRAME_HEADER_BYTES <= nbytes <= staged.nbytes:
             raise _cut_short(staged)
-        data = files.read_at(fd, nbytes, staged.start, staged.path)
+        data = files.read_at(fd, nbytes + -nbytes % 8, staged.start, staged.path)
     finally:
         files.close(fd)
-    event = _core.event_from_frame(data)
-    return Entry(
-        event.value,
-        event.key,
-        event.topic or None,
-        event.headers or None,
-        event.time_ns if head[L.FRAME_FLAGS] & L.FLAG_EVENT_TIME else None,
-    )
+    frames = Frames()
+    frames.add(data, 1, _core.crc32c(data[: L.FRAME_SEQ]), staged.path)
+    return frames.rows()

@@ -143,7 +143,9 @@ class Machine(RuleBasedStateMachine):
         return True
 
     def frame_bytes(self, row: Row) -> int:
-        return self.log._frame_bytes(row.value, row.key, row.topic, row.headers, row.time, None)
+        entry = penstock.Entry(row.value, row.key, row.topic, row.headers, row.time)
+        gathered = self.log._gathering([entry], 1 << 40, 1, None, None, None, None, None, None)
+        return self.log._frame_bytes(next(gathered))
 
     @rule(row=rows(), second=st.booleans())
     def append(self, row: Row, second: bool) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 import penstock
 from penstock import lite3
+from tests.support.forged import forged
 
 VALUE = {"name": "ada", "born": 1815, "tags": ["a", "b"], "more": {"x": None, "y": [1.5, True]}}
 SIZES = [0, 1, 6, 7, 8, 9, 55, 56, 63, 64, 65, 500, 5000]
@@ -190,6 +191,7 @@ CHILD = """
 import faulthandler, json, random, sys
 import pylite3
 from penstock import lite3
+from tests.support.forged import forged
 
 faulthandler.dump_traceback_later(100, exit=True)
 rng = random.Random(int(sys.argv[1]))
@@ -275,6 +277,6 @@ def test_hostile_values_of_a_log(path: Path) -> None:
             log.append(data, codec="bytes", headers={"x": b""})
     with penstock.open(path.with_name("bytes")) as log:
         for data in HOSTILE.values():
-            seq = log.append(data, headers={"penstock.codec": b"lite3"})
+            seq = log.append(forged(log.path, data, b"lite3"))
             with pytest.raises(penstock.BadData, match=f"seq {seq}"):
                 assert log[seq].data

@@ -44,16 +44,16 @@ def test_tags_go_with_other_filters(log: penstock.Log) -> None:
 
 
 def test_tags_are_headers(log: penstock.Log) -> None:
-    """Each tag is a header behind the caller's own, and a copy of the headers keeps it."""
+    """Each tag is a header after the caller's own, and the event given back keeps it."""
     log.append(b"1", headers=[("h", b"1")], tags=["ok", "tøg"])
     assert log[1].tags == ("ok", "tøg")
     assert log[1].headers == (
         *(("h", b"1"), ("penstock.tag", b"ok"), ("penstock.tag", "tøg".encode())),
     )
-    log.append(b"2", headers=log[1].headers)
+    log.append(log[1])
     assert log[2].tags == ("ok", "tøg")
     assert seqs(log.read(tags=["tøg"])) == [1, 2]
-    log.append(b"3", headers={"penstock.tag": None, "tag": b"ok"})
+    log.append(b"3", headers={"tag": b"ok"})
     assert log[3].tags == ()
     log.append(b"4")
     assert log[4].tags == ()

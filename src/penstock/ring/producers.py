@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable
 
 from penstock import layout as L
-from penstock.producers import Done, Table
+from penstock.producers import Done, News, Table
 
 Frame = tuple[int, int, bytes | None, bytes]
 
@@ -23,6 +23,17 @@ class Follower:
     def __init__(self) -> None:
         self._table = Table()
         self._newest = 0
+
+    @property
+    def position(self) -> int:
+        """Where the newest producer frame is that the table knows of."""
+        return self._newest
+
+    def learn(self, news: News | None) -> None:
+        """Take in what this handle itself appended since ``position``."""
+        if news is not None:
+            self._newest = news[0]
+            self._table.learn(news[1])
 
     def up_to(
         self, frame_at: Callable[[int], Frame | None], newest: int, tail: int

@@ -9,13 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from penstock import _core
 from penstock import layout as L
-from penstock._core import Control, RingMap
+from penstock._core import Control, Given, RingMap
 from penstock.errors import Busy, Corrupt, Full, TooLarge, Usage
-from penstock.load import Parts, Private
+from penstock.load import Private
 from penstock.producers import Table
 from penstock.ring import ends as ring_ends
 from penstock.ring.ends import WHEN_FULL
@@ -165,7 +165,7 @@ class RingWriter(RingHandle):
     def _give_back(self) -> None:
         """A ring has no more blocks than it was made with."""
 
-    def _load_apart(self, first: Any, parts: Parts) -> Private:
+    def _load_apart(self, first: Given) -> Private:
         raise TooLarge(
             f"{self.path}: a ring takes what fits half of it at once, {self._room()} bytes; "
             "append less at a time, or resize() the ring"
@@ -254,6 +254,7 @@ class RingWriter(RingHandle):
             attached = self._live()
             with self._guard:
                 tail, newest = attached.get(L.C_TAIL), attached.get(L.C_PRODUCER_POS)
+                self._producers.learn(self._produced_since(self._producers.position))
                 table = self._producers.up_to(self._frame_at, newest, tail)
                 if table is not None:
                     return question(table), newest

@@ -1,0 +1,442 @@
+# Many events at once: the items of extend and load, and an Entry or Event given to append, as parts of frames.
+
+@cython.final
+cdef class Values:
+    """Where the values of a batch are: bytes objects, which it keeps from going away meanwhile."""
+
+    cdef Span *spans
+    cdef uint64_t nbytes  # of their frames
+    cdef uint64_t pinned  # how many of a list's items it holds, one by one; a tuple holds its own
+
+    cdef bint take(self, object items, uint64_t count, uint64_t prefix) except -1:
+        """Note the items of a list or tuple; false if they are not all bytes objects."""
+        cdef PyObject **at = PySequence_Fast_ITEMS(items)
+        cdef bint pins = type(items) is list
+        cdef uint64_t i, length
+        self.spans = <Span *>PyMem_Malloc(count * sizeof(Span))
+        if self.spans == NULL:
+            raise MemoryError
+        for i in range(count):
+            if not PyBytes_CheckExact(<object>at[i]):
+                return False
+            length = <uint64_t>PyBytes_GET_SIZE(<object>at[i])
+            if length > PSK_VALUE_BYTES_MAX:
+                raise TooLarge(f"item {i}: value must be at most {PSK_VALUE_BYTES_MAX} bytes, got {length}")
+            self.spans[i].start = PyBytes_AS_STRING(<object>at[i])
+            self.spans[i].length = length
+            self.nbytes += align8(PSK_FRAME_HEADER_BYTES + prefix + length)
+            if pins:
+                psk_pin(at[i])
+                self.pinned = i + 1
+        return True
+
+    def __dealloc__(self):
+        cdef uint64_t i
+        for i in range(self.pinned):
+            psk_unpin(psk_bytes_object(self.spans[i].start))
+        PyMem_Free(self.spans)
+
+
+cdef int refuse_one(object values, str call, bint encodes) except -1:
+    """Refuse what is one value rather than many, though some of it can be iterated over."""
+    if isinstance(values, (str, bytes, bytearray, memoryview, dict, Event, _Entry)):
+        hint = "append"
+        if not encodes and isinstance(values, dict):
+            hint = "append, in a log that was created with a codec, such as codec='json'"
+        elif not encodes and isinstance(values, str):
+            hint = "append, and encode it first"
+        raise WrongType(
+            f"{call} takes many values, such as a list, got one {type(values).__name__}; "
+            f"to append one event use {hint}")
+    if not hasattr(values, "__iter__"):
+        raise WrongType(
+            f"{call} takes many values, such as a list, or a table, frame or stream in memory, "
+            f"got {type(values).__name__}")
+    return 0
+
+
+cdef enum:
+    ENTRY_PARTS = 6
+
+
+cdef int refuse_twice(object item, dict given) except -1:
+    """Refuse to append one item with an argument for what it has itself: one of the two would be ignored."""
+    cdef Event event
+    cdef Coder coder
+    cdef OwnHeaders own
+    for name, value in given.items():
+        if value is None:
+            continue
+        has = getattr(item, name, None) is not None
+        if type(item) is Event:
+            event = item
+            look_at_headers(
+                frame_topic(event.p) + psk_get16(event.p + PSK_FRAME_TOPIC_LEN),
+                psk_get16(event.p + PSK_FRAME_HEADERS_LEN), &own)
+            if name == "topic":
+                has = psk_get16(event.p + PSK_FRAME_TOPIC_LEN) > 0
+            elif name == "headers":
+                has = own.users > 0
+            elif name == "tags":
+                has = own.tags > 0
+            elif name == "time":
+                has = event.p[PSK_FRAME_FLAGS] & PSK_FLAG_EVENT_TIME
+            elif name == "codec":
+                coder = log_coder(event)
+                has = value != (codec_header(event) or ("bytes" if coder is None else coder.name))
+        if has:
+            raise Usage(f"{name} is given twice: the {type(item).__name__} has its own; leave {name}= out")
+    return 0
+
+
+cdef inline bint is_item(object value):
+    """Whether it is more than a value: it has a key, topic and so on of its own."""
+    return type(value) is Event or isinstance(value, _Entry)
+
+
+cdef class Gathered(Given):
+    """Items of a call, each checked, and where its bytes are."""
+
+    cdef Parts *at           # of the first one
+    cdef Parts *mine         # what is to be freed: a slice has nothing of its own
+    cdef uint64_t room       # how many there is memory for
+    cdef uint64_t nbytes     # of all frames
+    cdef list pins           # what keeps the bytes in place
+    cdef bint alike          # they differ in their values alone, which are bytes objects
+
+    def __init__(self):
+        self.pins = []
+        self.alike = True
+
+    def __dealloc__(self):
+        PyMem_Free(self.mine)
+
+    cdef int grow(self) except -1:
+        cdef uint64_t room = self.room * 2 if self.room else 16
+        cdef Parts *parts = <Parts *>PyMem_Realloc(self.mine, room * sizeof(Parts))
+        if parts == NULL:
+            raise MemoryError
+        self.at = self.mine = parts
+        self.room = room
+        return 0
+
+    def __getitem__(self, which):
+        """Some of them, by a slice."""
+        cdef Gathered some = Gathered()
+        cdef uint64_t i
+        start, stop, _ = which.indices(self.count)
+        some.at = self.at + <uint64_t>start
+        some.count = <uint64_t>max(0, stop - start)
+        some.before = self.before + <uint64_t>start
+        some.alike = self.alike
+        some.pins.append(self)
+        for i in range(some.count):
+            some.nbytes += parts_bytes(some.at + i)
+        return some
+
+    cdef bint plain(self) except -1:
+        return self.alike
+
+    cdef const Parts *same(self) noexcept:
+        return self.at
+
+    cdef const Parts *laid_out(self, uint64_t *nbytes) noexcept:
+        nbytes[0] = self.nbytes
+        return self.at
+
+    cdef uint64_t spans(self, Span *spans) except 0:
+        cdef uint64_t i
+        for i in range(self.count):
+            spans[i].start = self.at[i].value
+            spans[i].length = self.at[i].value_len
+        return self.nbytes
+
+    cdef uint64_t parts(self, Parts *parts, list pins) except 0:
+        pins.append(self)
+        memcpy(parts, self.at, self.count * sizeof(Parts))
+        return self.nbytes
+
+
+cdef struct OwnHeaders:
+    # What there is of Penstock's own among the headers of an event.
+    uint32_t users           # bytes of those that are not
+    uint32_t tags            # bytes of its tags
+    const char *codec        # NULL: none is named
+    uint16_t codec_len
+
+
+cdef bint look_at_headers(const char *at, uint32_t left, OwnHeaders *own) noexcept:
+    """Find Penstock's own headers; False if the headers contradict themselves."""
+    cdef uint32_t n
+    memset(own, 0, sizeof(OwnHeaders))
+    while left:
+        if left < 4:
+            return False
+        n = header_bytes(at)
+        if n > left or not is_utf8(at + 4, psk_get16(at)):
+            return False
+        if is_named(at, PSK_TAG_NAME, TAG_NAME_BYTES):
+            own.tags += n
+        elif is_named(at, PSK_CODEC_NAME, CODEC_NAME_BYTES) and psk_get16(at + 2) != PSK_NULL_HEADER:
+            own.codec = at + 4 + CODEC_NAME_BYTES
+            own.codec_len = psk_get16(at + 2)
+        else:
+            own.users += n
+        at += n
+        left -= n
+    return True
+
+
+cdef inline bint is_named(const char *header, const char *name, uint32_t nbytes) noexcept nogil:
+    return psk_get16(header) == nbytes and memcmp(header + 4, name, nbytes) == 0
+
+
+cdef class Gatherer:
+    """Turns the items of one call into parts of frames.
+
+    An item's own key, topic, headers, time and tags count; what it does not have it gets from the
+    call. An event of another log keeps its bytes, and the name of the codec they were written with.
+    """
+
+    cdef Coder own             # the log's codec
+    cdef Coder coder           # the call's; the same if it names none
+    cdef object path
+    cdef Parts shared          # an item that is a value and nothing else, but for that value
+    cdef bytes users           # the headers in there: the caller's,
+    cdef bytes codec           # the codec's name if it is not the log's,
+    cdef bytes tags            # and tags
+    cdef list pins
+    cdef Gathered into
+    cdef bint copies           # of what may change before the call ends
+    cdef bint single           # errors need not say which item
+    cdef Coder seen            # of the last event that was an item
+    cdef bint seen_same        # ... whether that is the log's codec
+    cdef bytes seen_headers    # ... what it has as headers if it brings none
+
+    def __init__(self, path, Coder own, Coder coder, key, topic, headers, time, tags):
+        self.path = path
+        self.own = own
+        self.coder = coder
+        self.pins = [key, topic]
+        self.users = b"" if headers is None else encode_headers(headers)
+        self.codec = b"" if coder is own else codec_mark(coder.name)
+        self.tags = b"" if tags is None else encode_tags(tags)
+        parts_fill(&self.shared, self.pins, b"", key, topic, None, time, None)
+        if self.users or self.codec or self.tags:
+            set_headers(&self.shared, self.pins, self.users, self.codec + self.tags)
+
+    cdef int begin(self, uint64_t before) except -1:
+        """Gather from now on into another batch, which ``before`` items come before."""
+        self.into = Gathered()
+        self.into.before = before
+        self.into.pins.append(self.pins)  # of what its items share
+        return 0
+
+    cdef int add_all(self, object items) except -1:
+        for item in items:
+            self.add(item)
+        return 0
+
+    cdef int add(self, object item) except -1:
+        try:
+            return self.take(item)
+        except PenstockError as error:
+            if not self.single:
+                error.args = (f"item {self.into.before + self.into.count}: {error}", *error.args[1:])
+            raise
+
+    cdef int take(self, object item) except -1:
+        cdef Gathered into = self.into
+        cdef Parts *p
+        if into.count == into.room:
+            into.grow()
+        p = into.at + into.count
+        p[0] = self.shared
+        if type(item) is _Entry:
+            self.take_entry(p, <tuple>item)
+        elif type(item) is Event:
+            into.alike = False
+            into.pins.append(item)
+            self.take_event(p, <Event>item)
+        elif isinstance(item, _Entry):
+            self.take_entry(p, tuple(item))
+        else:
+            self.take_value(p, item)
+            into.alike = into.alike and p.fixed and p.kind == PSK_KIND_DATA
+            if p.kind == PSK_KIND_DELETE and p.key_len == PSK_NO_KEY:
+                raise no_key()
+        into.nbytes += parts_bytes(p)
+        into.count += 1
+        return 0
+
+    cdef inline int take_value(self, Parts *p, object value) except -1:
+        cdef list pins = self.into.pins
+        if self.coder.encode is not None:
+            value = self.coder.to_bytes(value, self.path)
+        pins.append(value)
+        return set_value(p, pins, value, self.copies)
+
+    cdef int take_entry(self, Parts *p, tuple entry) except -1:
+        cdef list pins = self.into.pins
+        cdef object part
+        self.into.alike = False
+        if PyTuple_GET_SIZE(<PyObject *>entry) != ENTRY_PARTS:
+            raise WrongType(f"an Entry must have {ENTRY_PARTS} parts, got {len(entry)}")
+        pins.append(entry)
+        part = <object>PyTuple_GET_ITEM(entry, 0)
+        if self.coder.encode is None:
+            set_value(p, pins, part, self.copies)
+        else:
+            self.take_value(p, part)
+        part = <object>PyTuple_GET_ITEM(entry, 1)
+        if part is not None:
+            set_key(p, pins, part)
+        if p.kind == PSK_KIND_DELETE and p.key_len == PSK_NO_KEY:
+            raise no_key()
+        part = <object>PyTuple_GET_ITEM(entry, 2)
+        if part is not None:
+            set_topic(p, part)
+        part = <object>PyTuple_GET_ITEM(entry, 4)
+        if part is not None:
+            set_time(p, part)
+        headers = <object>PyTuple_GET_ITEM(entry, 3)
+        tags = <object>PyTuple_GET_ITEM(entry, 5)
+        if headers is not None or tags is not None:
+            set_headers(
+                p, pins, self.users if headers is None else encode_headers(headers),
+                self.codec + (self.tags if tags is None else encode_tags(tags)))
+        return 0
+
+    cdef int take_event(self, Parts *p, Event event) except -1:
+        """Take an event as it is; the caller keeps it from going away."""
+        cdef const char *frame = event.p
+        cdef uint64_t ns
+        if frame[PSK_FRAME_KIND] == PSK_KIND_DELETE:
+            p.kind = PSK_KIND_DELETE
+        else:
+            p.value = event.value_start(&p.value_len)
+            p.fixed = False  # it lies in a file
+            if p.value_len > PSK_VALUE_BYTES_MAX:
+                raise too_long(p.value_len)
+        if psk_get16(frame + PSK_FRAME_KEY_LEN) != PSK_NO_KEY:
+            p.key = event.key_start()
+            p.key_len = psk_get16(frame + PSK_FRAME_KEY_LEN)
+        elif p.kind == PSK_KIND_DELETE and p.key_len == PSK_NO_KEY:
+            raise no_key()
+        if psk_get16(frame + PSK_FRAME_TOPIC_LEN):
+            p.topic = frame_topic(frame)
+            p.topic_len = psk_get16(frame + PSK_FRAME_TOPIC_LEN)
+        if p.key_len != PSK_NO_KEY and p.key_len > PSK_KEY_BYTES_MAX or p.topic_len > PSK_TOPIC_BYTES_MAX or (
+            not is_utf8(p.topic, p.topic_len)
+        ):
+            raise Corrupt(f"seq {event.seq}: its key or topic is not one that a log may hold", seq=event.seq)
+        if frame[PSK_FRAME_FLAGS] & PSK_FLAG_EVENT_TIME or not p.flags & PSK_FLAG_EVENT_TIME:
+            ns = frame_event_ns(frame)
+            if ns > TIME_NS_MAX:
+                raise Usage(f"time must be between 1970-01-01 and 2262-04-11, got {ns} ns since 1970")
+            p.event_ns = ns
+            p.flags |= PSK_FLAG_EVENT_TIME
+        return self.take_headers(p, event)
+
+    cdef int take_headers(self, Parts *p, Event event) except -1:
+        """Take the headers of an event, and make sure that they name the codec of its value."""
+        cdef OwnHeaders own
+        cdef const char *raw = frame_topic(event.p) + psk_get16(event.p + PSK_FRAME_TOPIC_LEN)
+        cdef uint16_t nbytes = psk_get16(event.p + PSK_FRAME_HEADERS_LEN)
+        cdef bint same
+        cdef Coder coder
+        if not look_at_headers(raw, nbytes, &own):
+            raise Corrupt(f"seq {event.seq}: its headers contradict themselves", seq=event.seq)
+        if own.codec != NULL:
+            name = PyBytes_FromStringAndSize(own.codec, own.codec_len).decode("utf-8", "replace")
+            same = name == self.own.name
+        else:
+            coder = log_coder(event)
+            if coder is not self.seen or self.seen_headers is None:
+                name = "bytes" if coder is None else coder.name
+                self.seen = coder
+                self.seen_same = self.own.name == name
+                self.seen_headers = self.users + (b"" if self.seen_same else codec_mark(name)) + self.tags
+                self.pins.append(self.seen_headers)
+            same = self.seen_same
+        if same and self.own.decode is not None and p.kind == PSK_KIND_DATA:
+            self.own.to_bytes(PyBytes_FromStringAndSize(p.value, <Py_ssize_t>p.value_len), self.path)
+        if (own.users or not self.users) and (own.tags or not self.tags) and (own.codec == NULL) == same:
+            p.headers = raw
+            p.headers_len = nbytes
+            return 0
+        if nbytes == 0:
+            p.headers = PyBytes_AS_STRING(self.seen_headers)
+            p.headers_len = <uint16_t>PyBytes_GET_SIZE(self.seen_headers)
+            return 0
+        users, tags = split_headers(raw, nbytes)
+        codec = b""
+        if not same:
+            if own.codec == NULL:
+                name = "bytes" if coder is None else coder.name
+            codec = codec_mark(name)
+        return set_headers(p, self.into.pins, users or self.users, codec + (tags or self.tags))
+
+
+cdef tuple split_headers(const char *at, uint32_t left):
+    """The caller's headers and the tags of an event, as they stand in its frame; `look_at_headers` found them sound."""
+    cdef bytearray users = bytearray(), tags = bytearray()
+    cdef uint32_t n
+    while left:
+        n = header_bytes(at)
+        if is_named(at, PSK_TAG_NAME, TAG_NAME_BYTES):
+            tags += PyBytes_FromStringAndSize(at, n)
+        elif not is_named(at, PSK_CODEC_NAME, CODEC_NAME_BYTES) or psk_get16(at + 2) == PSK_NULL_HEADER:
+            users += PyBytes_FromStringAndSize(at, n)
+        at += n
+        left -= n
+    return bytes(users), bytes(tags)
+
+
+cdef class Gathering:
+    """Goes through the items of a load once, some at a time: batches of at most ``room`` bytes, or one event."""
+
+    cdef Gatherer gatherer
+    cdef object items
+    cdef uint64_t room, events_max
+
+    def __init__(self, Gatherer gatherer, values, uint64_t room, uint64_t events_max):
+        self.gatherer = gatherer
+        self.items = iter(values)
+        self.room = room
+        self.events_max = events_max
+        gatherer.copies = True
+        gatherer.begin(0)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef Gatherer gatherer = self.gatherer
+        cdef Gathered batch = gatherer.into
+        cdef Py_ssize_t pins = 0
+        for item in self.items:
+            pins = PyList_GET_SIZE(batch.pins)
+            gatherer.add(item)
+            if batch.count > 1 and batch.nbytes > self.room or batch.count > self.events_max:
+                batch.count -= 1
+                gatherer.begin(batch.before + batch.count)
+                move_last(batch, gatherer.into, pins)
+                return batch
+        if batch.count == 0:
+            raise StopIteration
+        gatherer.begin(batch.before + batch.count)
+        return batch
+
+
+cdef int move_last(Gathered batch, Gathered rest, Py_ssize_t pins) except -1:
+    """Move the event behind those of a batch, and the pins from ``pins`` on, to a batch of its own."""
+    rest.grow()
+    rest.at[0] = batch.at[batch.count]
+    rest.count = 1
+    rest.nbytes = parts_bytes(rest.at)
+    rest.alike = batch.alike
+    rest.pins += batch.pins[pins:]
+    batch.nbytes -= rest.nbytes
+    del batch.pins[pins:]
+    return 0

@@ -1,0 +1,211 @@
+# Arguments of one event, checked, and where their bytes are: a value, key, topic, headers, time and tags.
+
+cdef object _to_ns = None
+cdef type _Entry = None
+cdef uint64_t TIME_NS_MAX = (<uint64_t>1 << 63) - 1  # what Arrow's timestamps hold
+
+
+def set_helpers(to_ns, entry):
+    """Called once by the event module, which lies above this one."""
+    global _to_ns, _Entry
+    _to_ns = to_ns
+    _Entry = entry
+
+
+cdef inline void parts_plain(Parts *p, bytes value) noexcept:
+    """Note where the bytes of an event are that is nothing but a value."""
+    p.value = PyBytes_AS_STRING(value)
+    p.value_len = <uint64_t>PyBytes_GET_SIZE(value)
+    p.topic_len = 0
+    p.headers_len = 0
+    p.key_len = PSK_NO_KEY
+    p.kind = PSK_KIND_DATA
+    p.flags = 0
+    p.fixed = True
+
+
+cdef inline uint64_t parts_bytes(const Parts *p) noexcept nogil:
+    """How long the frame of an event is."""
+    return align8(PSK_FRAME_HEADER_BYTES + parts_prefix(p) + p.value_len)
+
+
+cdef int parts_fill(
+    Parts *p, list pins, object value, object key, object topic, object headers, object time,
+    bytes marks=None,
+) except -1:
+    """Check one event and note where its bytes are; ``pins`` keeps them there.
+
+    ``marks`` are Penstock's own headers, which follow the caller's.
+    """
+    memset(p, 0, sizeof(Parts))
+    p.kind = PSK_KIND_DATA
+    p.key_len = PSK_NO_KEY
+    set_value(p, pins, value, False)
+    if key is not None:
+        set_key(p, pins, key)
+    elif value is None:
+        raise no_key()
+    if topic is not None:
+        set_topic(p, topic)
+    if headers is not None or marks is not None:
+        set_headers(p, pins, b"" if headers is None else encode_headers(headers), marks)
+    if time is not None:
+        set_time(p, time)
+    return 0
+
+
+cdef object no_key():
+    return Usage("a value of None deletes a key: give the key")
+
+
+cdef inline int set_value(Parts *p, list pins, object value, bint copies) except -1:
+    """Note where a value is; ``copies`` takes a copy of what its owner may change."""
+    if PyBytes_CheckExact(value):
+        p.fixed = True
+        p.value = PyBytes_AS_STRING(value)
+        p.value_len = <uint64_t>PyBytes_GET_SIZE(value)
+        if p.value_len > PSK_VALUE_BYTES_MAX:
+            raise too_long(p.value_len)
+        return 0
+    if value is None:
+        p.kind = PSK_KIND_DELETE
+        p.value_len = 0
+        return 0
+    return set_buffer(p, pins, flat(value, "value"), copies)
+
+
+cdef int set_buffer(Parts *p, list pins, object view, bint copies) except -1:
+    p.value_len = <uint64_t>view.nbytes
+    if p.value_len > PSK_VALUE_BYTES_MAX:
+        raise too_long(p.value_len)
+    if copies:
+        view = bytes(view)
+    pins.append(view)
+    p.value = <const char *>buffer_start(view)
+    p.fixed = copies
+    return 0
+
+
+cdef object too_long(uint64_t nbytes):
+    return TooLarge(f"value must be at most {PSK_VALUE_BYTES_MAX} bytes, got {nbytes}")
+
+
+cdef inline int set_key(Parts *p, list pins, object key) except -1:
+    cdef Py_ssize_t n
+    if not PyBytes_CheckExact(key):
+        key = bytes(flat(key, "key"))
+        pins.append(key)
+    n = PyBytes_GET_SIZE(key)
+    if n > PSK_KEY_BYTES_MAX:
+        raise TooLarge(f"key must be at most {PSK_KEY_BYTES_MAX} bytes, got {n}")
+    p.key = PyBytes_AS_STRING(key)
+    p.key_len = <uint16_t>n
+    return 0
+
+
+cdef inline int set_topic(Parts *p, object topic) except -1:
+    """Note where a topic is; the caller keeps the text from going away."""
+    cdef Py_ssize_t n = 0
+    if not isinstance(topic, str):
+        raise WrongType(f"topic must be str, got {type(topic).__name__}")
+    try:
+        p.topic = PyUnicode_AsUTF8AndSize(topic, &n)
+    except UnicodeEncodeError as error:
+        raise Usage(f"topic must be text that UTF-8 can hold: {error}") from None
+    if n > PSK_TOPIC_BYTES_MAX:
+        raise TooLarge(f"topic must be at most {PSK_TOPIC_BYTES_MAX} bytes, got {n}")
+    p.topic_len = <uint16_t>n
+    return 0
+
+
+cdef int set_headers(Parts *p, list pins, bytes headers, bytes marks) except -1:
+    """Note where headers are, which are encoded already."""
+    if marks is not None:
+        headers = headers + marks
+        if len(headers) > PSK_HEADERS_BYTES_MAX:
+            raise TooLarge(
+                f"headers and tags must take at most {PSK_HEADERS_BYTES_MAX} bytes, got {len(headers)}")
+    pins.append(headers)
+    p.headers = PyBytes_AS_STRING(headers)
+    p.headers_len = <uint16_t>PyBytes_GET_SIZE(headers)
+    return 0
+
+
+cdef int set_time(Parts *p, object time) except -1:
+    ns = _to_ns(time, "time")
+    if not 0 <= ns <= TIME_NS_MAX:
+        raise Usage(f"time must be between 1970-01-01 and 2262-04-11, got {time!r}")
+    p.event_ns = ns
+    p.flags |= PSK_FLAG_EVENT_TIME
+    return 0
+
+
+cdef object flat(object data, str what):
+    """A one-dimensional memoryview of bytes over ``data``."""
+    if isinstance(data, (str, Event)) or not PyObject_CheckBuffer(data):
+        raise WrongType(f"{what} must be bytes, got {type(data).__name__}{hint_for(data, what)}")
+    view = memoryview(data)
+    if view.ndim == 0:
+        raise WrongType(
+            f"{what} must be bytes, got {type(data).__name__}, which is one number and not a buffer of bytes; "
+            "encode it first")
+    try:
+        return view.cast("B")
+    except TypeError as error:
+        raise WrongType(f"{what} must be one contiguous buffer: {error}") from None
+
+
+cdef str hint_for(object data, str what):
+    """What was probably meant where bytes are needed."""
+    if isinstance(data, str):
+        return "; encode it first"
+    if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
+        return "; extend and load take Arrow data as a whole, not a list of it"
+    if what != "value":
+        return ""
+    if isinstance(data, Event):
+        return "; give the event by itself, or its value"
+    if isinstance(data, tuple):
+        return "; to give a value a key or topic, use penstock.Entry(value, key=..., topic=...)"
+    return "; to store objects, create the log with a codec, such as codec='json'"
+
+
+cdef void *buffer_start(object view) except? NULL:
+    cdef Py_buffer b
+    cdef void *start
+    PyObject_GetBuffer(view, &b, PyBUF_SIMPLE)
+    start = b.buf
+    PyBuffer_Release(&b)  # the memoryview itself stays pinned by the caller
+    return start
+
+
+cdef object whole_number(object given, str what):
+    """A whole number that may be a seq: anything with ``__index__`` except a bool."""
+    if type(given) is int:
+        return given
+    if isinstance(given, bool) or not PyIndex_Check(given):
+        raise WrongType(f"{what} must be a whole number, got {type(given).__name__}")
+    try:
+        return PyNumber_Index(given)
+    except TypeError:
+        raise WrongType(f"{what} must be a whole number, got {type(given).__name__}") from None
+
+
+def check_producer(given):
+    """Id, as bytes, and number of a producer, checked."""
+    try:
+        who, n = given
+    except (TypeError, ValueError):
+        raise WrongType(f"producer must be a pair (id, n), got {given!r}") from None
+    if not isinstance(who, str):
+        raise WrongType(f"a producer's id must be str, got {type(who).__name__}")
+    n = whole_number(n, "a producer's number")
+    if n < 0 or n >> 64:
+        raise Usage(f"a producer's number must be from 0 to 2**64 - 1, got {n}")
+    try:
+        raw = who.encode()
+    except UnicodeEncodeError as error:
+        raise Usage(f"a producer's id must be text that UTF-8 can hold: {error}") from None
+    if not 0 < len(raw) <= PSK_PRODUCER_ID_BYTES_MAX:
+        raise TooLarge(f"a producer's id must be 1 to {PSK_PRODUCER_ID_BYTES_MAX} bytes, got {len(raw)}")
+    return raw, n
