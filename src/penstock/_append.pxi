@@ -664,15 +664,20 @@ cdef class LogCore(RingCore):
             psk_fail(FP_BATCH_BODY)
             psk_store32(m.base + offset, <uint32_t>(prefix + p.value_len) + 1)
 
-    def _append_settings(self, bytes body):
-        """Append a settings frame; it takes no seq."""
+    def _append_settings(self, bytes body, when_full=None):
+        """Append a settings frame; it takes no seq. Of a ring, ``when_full`` is what they say of that."""
         cdef Parts p
+        cdef Terms terms
         memset(&p, 0, sizeof(p))
+        memset(&terms, 0, sizeof(terms))
+        if when_full is not None:
+            terms.settles = True
+            terms.when_full = when_full
         p.kind = PSK_KIND_SETTINGS
         p.key_len = PSK_NO_KEY
         p.value = PyBytes_AS_STRING(body)
         p.value_len = <uint64_t>PyBytes_GET_SIZE(body)
-        self.append_parts(NULL, &p, NULL, 1, align8(PSK_FRAME_HEADER_BYTES + p.value_len), None)
+        self.append_parts(&terms, &p, NULL, 1, align8(PSK_FRAME_HEADER_BYTES + p.value_len), None)
 
     def __getitem__(self, seq):
         cdef uint64_t want, limit, at, head, total = 0

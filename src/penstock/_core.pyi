@@ -129,6 +129,7 @@ class SegmentMap:
     frames_end: int
     append_max: int
     ring_bytes: int
+    reserve: int
     index_offset: int
     index_capacity: int
     index_count: int
@@ -239,7 +240,8 @@ class RingCore(HandleCore):
     _ring: RingMap | None
     _static_tail: int
     _static_epoch: int
-    def _copy_due(self, control: Control, m: RingMap, nbytes: int) -> tuple[bool, bool]: ...
+    def _may_drop(self, control: Control, tail: int) -> int: ...
+    def _copy_due(self, control: Control, m: RingMap, nbytes: int) -> tuple[bool, bool, int]: ...
     def _copy_state(
         self, control: Control, m: RingMap, frames: list[tuple[int, bytes]], anew: bool
     ) -> int: ...
@@ -294,7 +296,7 @@ class LogCore(RingCore):
         append_ns: int,
         rows: Given,
     ) -> None: ...
-    def _append_settings(self, body: bytes) -> None: ...
+    def _append_settings(self, body: bytes, when_full: int | None = None) -> None: ...
     def append(
         self,
         value: Any,

@@ -364,12 +364,13 @@ cdef enum:
     FP_ZERO = 12
     FP_TAIL = 13
     FP_WRAP = 14
-    FP_NAMED = 15
+    FP_SETTLED = 15
+    FP_NAMED = 16
 
 _FAIL_NAMES = (
     "publish.reserved", "publish.body", "publish.batch_body", "publish.written", "publish.commit",
     "publish.head", "publish.words", "lock.taken", "lock.given", "lock.waiting", "lock.took_over", "repair.zeroing",
-    "publish.tail", "publish.wrap",
+    "publish.tail", "publish.wrap", "publish.settled",
 )
 _fail_name = None
 

@@ -5,9 +5,27 @@ cdef struct Terms:
     bint expects
     uint64_t last_seq         # the log's, if it expects one
     Copies copies             # of a ring: whether these frames are a copy of its state
+    bint settles              # of a ring: they are new settings, which say what it does when it is full
+    uint32_t when_full        # then: that
     const Parts *lead         # a producer frame that goes before the events, or NULL
     uint64_t producer_pos     # then: where the newest producer frame is
     char value[16]            # what the producer frame says
+
+
+cdef void rule_for(const char *words, SegmentMap m, const Terms *terms, Rule *rule) noexcept nogil:
+    """What an append to a ring may drop, and how much it has to leave free.
+
+    Settings have to go in, as they may be the way out of a ring that is full: they may use what
+    events leave free, and go by what they say themselves if that drops more.
+    """
+    cdef bint drops = psk_get32(words + PSK_C_WHEN_FULL) == PSK_WHEN_FULL_DROP
+    rule.when_full = psk_get32(words + PSK_C_WHEN_FULL)
+    rule.reserve = 0 if drops else m.reserve
+    if terms != NULL and terms.copies != NO_COPY:
+        rule.reserve = 0
+    elif terms != NULL and terms.settles:
+        rule.reserve = m.reserve if drops and terms.when_full != PSK_WHEN_FULL_DROP else 0
+        rule.when_full = min(rule.when_full, terms.when_full)
 
 
 cdef int publish(
@@ -39,6 +57,7 @@ cdef int publish(
     cdef Copies copies = NO_COPY
     cdef int rc
     cdef Place place
+    cdef Rule rule
     cdef Sink sink
     cdef Plan plan
     cdef Walk w
@@ -62,7 +81,8 @@ cdef int publish(
             if psk_get64(words + PSK_C_PRODUCER_POS) != terms.producer_pos:
                 return STALE
     if m.ring_bytes:
-        rc = ring_place(words, m, fd, nbytes, head, copies, &place)
+        rule_for(words, m, terms, &rule)
+        rc = ring_place(words, m, fd, nbytes, head, copies, &rule, &place)
         if rc != OK:
             return rc
         at = ring_offset(m, place.position)
@@ -163,6 +183,9 @@ cdef int publish(
     psk_put64(words + PSK_C_LAST_APPEND_NS, append_ns)
     if parts.kind == PSK_KIND_SETTINGS:
         psk_put64(words + PSK_C_SETTINGS_POS, place.position)
+        if terms != NULL and terms.settles:
+            psk_fail(FP_SETTLED)
+            psk_store32(words + PSK_C_WHEN_FULL, terms.when_full)
     if producer_pos:
         psk_put64(words + PSK_C_PRODUCER_POS, producer_pos)
         if leads:

@@ -80,43 +80,74 @@ cdef void ring_put(SegmentMap m, uint64_t nbytes, uint64_t head, Copies copies, 
     place.end = place.position + nbytes
 
 
-cdef Copies copy_due(const char *words, SegmentMap m, const Place *place) noexcept nogil:
+cdef struct Rule:
+    # What an append may do to make room.
+    uint32_t when_full   # drop, block or error
+    uint64_t reserve     # bytes that it has to leave free
+
+
+cdef Copies copy_due(const char *words, SegmentMap m, const Place *place, uint64_t reserve) noexcept nogil:
     """Whether settings and producers have to be appended again before an append that goes there.
 
     A copy that is being written overwrites what is there, and whoever writes it may die. So the one
     before it has to be out of the way of the next one, wherever that goes: no append ends farther
     than RING_STATE_REACH from it. Right behind a copy, which is one frame, or one of settings and
-    one of producers, the way is only too far if a lap ends between.
+    one of producers, the way is only too far if a lap ends between. What goes into the ``reserve``
+    behind an append never needs a copy.
     """
     cdef uint64_t state = psk_get64(words + PSK_C_STATE_POS), last = psk_get64(words + PSK_C_LAST_FRAME)
     cdef uint64_t settings = psk_get64(words + PSK_C_SETTINGS_POS)
     cdef uint64_t producers = psk_get64(words + PSK_C_PRODUCER_POS)
-    if state == 0 or place.end - state <= m.ring_bytes // 16 * PSK_RING_STATE_REACH:
+    if state == 0 or place.end + reserve - state <= m.ring_bytes // 16 * PSK_RING_STATE_REACH:
         return NO_COPY
     if last != state and (state != settings or last != producers):
         return COPY_HERE
     return COPY_ANEW if place.wraps else NO_COPY
 
 
+cdef bint is_whole(SegmentMap m, uint64_t position, uint64_t head) noexcept nogil:
+    """Whether the frame at a position has the right checksum; what is dropped damaged is reported."""
+    cdef uint64_t total = 0, room = lap_room(m, position)
+    return room < PSK_FRAME_HEADER_BYTES or (
+        frame_check(m.base + ring_offset(m, position), min(room, head - position), True, &total) == FRAME_GOOD)
+
+
+cdef uint64_t past_wraps(SegmentMap m, uint64_t position, uint64_t head) noexcept nogil:
+    """The position, or that of the frame behind the wrap frame there: to drop that costs nobody anything."""
+    cdef uint64_t at = past_slack(m, position), behind
+    if at < head and m.base[ring_offset(m, at) + PSK_FRAME_KIND] == PSK_KIND_WRAP:
+        behind = ring_behind(m, at, head)
+        return behind if behind else at
+    return at if at < head else position
+
+
 cdef int ring_place(
-    char *words, SegmentMap m, int fd, uint64_t nbytes, uint64_t head, Copies copies, Place *place
+    char *words, SegmentMap m, int fd, uint64_t nbytes, uint64_t head, Copies copies, const Rule *rule,
+    Place *place,
 ) noexcept nogil:
     """Find room for ``nbytes`` bytes in one piece; nothing is stored yet."""
-    cdef uint64_t tail = psk_get64(words + PSK_C_TAIL), need
+    cdef uint64_t tail = psk_get64(words + PSK_C_TAIL), start = tail, need, behind
     if not is_ring_span(m, tail, head):
         return TAIL
     ring_put(m, nbytes, head, copies, place)
-    if copies == NO_COPY and copy_due(words, m, place) != NO_COPY:
+    if copies == NO_COPY and copy_due(words, m, place, rule.reserve) != NO_COPY:
         return COPY
-    if place.end - tail > m.ring_bytes:
-        need = place.end - m.ring_bytes
+    if place.end + rule.reserve - tail > m.ring_bytes:
+        need = min(place.end + rule.reserve - m.ring_bytes, head)
         while tail < need:
-            tail = ring_behind(m, tail, head)
-            if tail == 0:
+            behind = ring_behind(m, tail, head)
+            if behind == 0 or not is_whole(m, tail, head):
+                if rule.when_full == PSK_WHEN_FULL_DROP and place.end - tail <= m.ring_bytes:
+                    break  # there is room, though not as much as it should leave
                 return TAIL
-        if psk_get32(words + PSK_C_WHEN_FULL) != PSK_WHEN_FULL_DROP and ring_is_held(words, fd, tail):
+            tail = behind
+        if (
+            rule.when_full != PSK_WHEN_FULL_DROP
+            and tail > past_wraps(m, start, head)
+            and ring_is_held(words, fd, tail, rule.when_full)
+        ):
             return FULL
-        if psk_load64(words + PSK_C_GUARD) < tail < psk_load64(words + PSK_C_GUARD_END):
+        if tail > start and psk_load64(words + PSK_C_GUARD) < tail < psk_load64(words + PSK_C_GUARD_END):
             return UNSURE
     place.tail = tail
     return OK

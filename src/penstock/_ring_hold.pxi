@@ -1,6 +1,6 @@
 # Readers that writers of a ring wait for.
 
-cdef bint ring_is_held(char *words, int fd, uint64_t tail) noexcept nogil:
+cdef bint ring_is_held(char *words, int fd, uint64_t tail, uint32_t when_full) noexcept nogil:
     """Whether frames before ``tail`` are still wanted; readers that died are forgotten."""
     cdef char *hold
     cdef uint64_t position
@@ -17,7 +17,7 @@ cdef bint ring_is_held(char *words, int fd, uint64_t tail) noexcept nogil:
             psk_store64(hold, 0)
         else:
             some = True
-    return not some and psk_get32(words + PSK_C_WHEN_FULL) == PSK_WHEN_FULL_ERROR
+    return not some and when_full == PSK_WHEN_FULL_ERROR
 
 
 @cython.no_gc_clear  # it gives its slot back when it ends

@@ -32,14 +32,27 @@ cdef class RingCore(HandleCore):
     def _copy_due(self, Control control not None, RingMap m not None, uint64_t nbytes):
         """Whether its state has to be appended again before an append of ``nbytes``.
 
-        And whether at the start of a lap. The caller holds the write lock.
+        And whether at the start of a lap; and how many bytes the append has to leave free. The
+        caller holds the write lock.
         """
         cdef char *words = control.live()
         cdef Place place
+        cdef Rule rule
         cdef Copies due
         ring_put(m, nbytes, psk_get64(words + PSK_C_HEAD), NO_COPY, &place)
-        due = copy_due(words, m, &place)
-        return due != NO_COPY, due == COPY_ANEW
+        rule_for(words, m, NULL, &rule)
+        due = copy_due(words, m, &place, rule.reserve)
+        return due != NO_COPY, due == COPY_ANEW, rule.reserve
+
+    def _may_drop(self, Control control not None, uint64_t tail):
+        """Whether the tail may move there, and why not: a code of publish. Under the write lock."""
+        cdef char *words = control.live()
+        cdef uint32_t when_full = psk_get32(words + PSK_C_WHEN_FULL)
+        if when_full != PSK_WHEN_FULL_DROP and ring_is_held(words, control.fd, tail, when_full):
+            return <int>FULL
+        if psk_load64(words + PSK_C_GUARD) < tail < psk_load64(words + PSK_C_GUARD_END):
+            return <int>UNSURE
+        return <int>OK
 
     def _copy_state(self, Control control not None, RingMap m not None, frames, bint anew):
         """Append control frames, as (kind, body) pairs, ``anew``: at the start of a lap.

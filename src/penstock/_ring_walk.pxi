@@ -241,6 +241,8 @@ cdef class RingWalk(SegmentMap):
                 if at >= need and behind:
                     break
                 if behind:
+                    if not is_whole(self, at, head):
+                        lost += behind - at
                     at = behind
                     continue
                 stop = ring_offset(self, at) + min(lap_room(self, at), head - at)

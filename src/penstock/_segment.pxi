@@ -251,6 +251,7 @@ cdef class SegmentMap:
     cdef public uint64_t frames_end  # appends stop here: the roll frame and the footer lie behind
     cdef public uint64_t append_max  # bytes of the largest append
     cdef public uint64_t ring_bytes  # of a ring: bytes of one lap; else 0
+    cdef public uint64_t reserve     # of a ring that does not drop: bytes that are left for settings
     cdef public uint64_t index_offset
     cdef public uint64_t index_capacity
     cdef public uint64_t index_count  # sealed: entries in the file

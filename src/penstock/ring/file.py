@@ -66,6 +66,12 @@ class Header:
         """Bytes of one lap."""
         return (self.file_bytes - self.data_offset) // L.ALIGN * L.ALIGN
 
+    @property
+    def reserve(self) -> int:
+        """Bytes that events leave for settings, unless the ring drops its oldest ones."""
+        share = self.ring_bytes // L.RING_RESERVE_SHARE
+        return max(L.RING_RESERVE_MIN, min(L.RING_RESERVE_MAX, share)) // L.ALIGN * L.ALIGN
+
     def pack(self) -> bytes:
         """The page as it is on disk."""
         page = bytearray(L.PAGE)
@@ -372,6 +378,7 @@ def as_map(fd: int, path: str, header: Header, *, write: bool) -> RingMap:
     m.generation = header.generation
     m.data_offset = header.data_offset
     m.ring_bytes = header.ring_bytes
+    m.reserve = header.reserve
     m.append_max = header.ring_bytes // L.RING_SHARE // L.ALIGN * L.ALIGN
     m.frames_end = header.data_offset + header.ring_bytes
     m.index_offset = L.RING_INDEX_OFFSET

@@ -7,6 +7,7 @@ so; when that is on the device, with all it speaks of, the file gets its name.
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass, replace
 
@@ -15,6 +16,9 @@ from penstock import layout as L
 from penstock._core import LogCore, RingMap
 from penstock.producers import Table
 from penstock.ring.file import Header, Slot, make_file, map_ring, write_slot
+from penstock.settings import Settings
+
+logger = logging.getLogger("penstock")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,8 @@ def _fill(source: Source, target: RingMap, header: Header) -> tuple[Header, Slot
     """Copy the events; the header and the checkpoint that go with them."""
     start = target.ring_bytes
     room, table = start, b""
+    if Settings.from_json(header.settings, target.path).when_full != "drop":
+        room -= header.reserve
     if source.producers is not None:
         table = source.producers.pack(start // L.PRODUCERS_SHARE)
         room -= _core.frame_bytes(len(table))
@@ -69,6 +75,8 @@ def _fill(source: Source, target: RingMap, header: Header) -> tuple[Header, Slot
     if copied is None:
         return None
     walk = copied[0]
+    if lost:
+        logger.warning("%s: damaged frames of the ring are not in this copy", target.path)
     some = walk["count"] > 0
     next_seq = walk["next_seq"] if some else source.next_seq
     ns = walk["last_append_ns"] if some else source.last_append_ns

@@ -59,10 +59,10 @@ class RingWriter(RingHandle):
         head, size = attached.get(L.C_HEAD), m.ring_bytes
         left = size - head % size
         wraps = nbytes > left
-        due, anew = self._copy_due(attached, m, nbytes) if nbytes else (False, False)
+        due, anew, reserve = self._copy_due(attached, m, nbytes) if nbytes else (False, False, 0)
         if not due:
-            self._pass_damage(attached, m, head + left * wraps + nbytes - size)
-            return 0
+            need = head + left * wraps + nbytes + reserve - size
+            return self._pass_damage(attached, m, min(need, head))
         frames = self._state_frames(attached, m)
         if not frames:
             attached.put(L.C_STATE_POS, 0)
@@ -72,8 +72,8 @@ class RingWriter(RingHandle):
         fits = head + left + wanted - attached.get(L.C_STATE_POS) <= size
         anew = anew or (wraps and fits)
         start = head + left if anew or wanted > left else head
-        self._pass_damage(attached, m, start + wanted - size)
-        return self._copy_state(attached, m, frames, anew)
+        code = self._pass_damage(attached, m, start + wanted - size)
+        return code or self._copy_state(attached, m, frames, anew)
 
     def _repair_if_needed(self, attached: Control, m: RingMap) -> None:
         """Under the write lock: bring in order what a dead holder left."""
@@ -116,14 +116,20 @@ class RingWriter(RingHandle):
             frames.append((L.KIND_PRODUCERS, packed))
         return frames
 
-    def _pass_damage(self, attached: Control, m: RingMap, need: int) -> None:
-        """Under the write lock: if a damaged frame is in the way of the tail, move past it."""
+    def _pass_damage(self, attached: Control, m: RingMap, need: int) -> int:
+        """Under the write lock: if a damaged frame is in the way of the tail, move past it.
+
+        Returns whether that may be, and why not, as ``_may_drop`` does.
+        """
         tail = attached.get(L.C_TAIL)
         if need <= tail:
-            return
+            return 0
         passed, nbytes = m.skip_damage(tail, need, attached.get(L.C_HEAD))
         if not nbytes:
-            return
+            return 0
+        code = self._may_drop(attached, passed)
+        if code:
+            return code
         logger.warning(
             "%s: dropped %d bytes of damaged frames, which were in the way of an append",
             self.path,
@@ -136,6 +142,7 @@ class RingWriter(RingHandle):
                 attached.put(word, 0)  # what it leads to is lost
         if attached.get(L.C_STATE_POS):
             attached.put(L.C_STATE_POS, max(passed, attached.get(L.C_STATE_POS)))
+        return 0
 
     def _room(self) -> int:
         return self._ring.append_max if self._ring is not None else 0
@@ -229,23 +236,14 @@ class RingWriter(RingHandle):
         )
         return replace(began_with, when_full=when_full)
 
-    def _append_settings(self, body: bytes) -> None:
+    def _append_settings(self, body: bytes, when_full: int | None = None) -> None:
+        """Append settings; what writers obey changes with them, under the same lock."""
         self._check_writable()
-        if Settings.from_json(body, self.path).when_full == "drop":
-            self._live().put32(L.C_WHEN_FULL, L.WHEN_FULL_DROP)  # lest there be no room for this
-        try:
-            super()._append_settings(body)
-        finally:
-            self._tell_when_full()
-
-    def _tell_when_full(self) -> None:
-        """Have control say what the newest settings do with an append that finds no room."""
-        attached = self._live()
-        settings = self._live_settings(attached)
-        with attached.locked():
-            settings = self._read_settings(attached) or settings
-            attached.put32(L.C_WHEN_FULL, WHEN_FULL[settings.when_full])
-        attached.wake_all()
+        settings = Settings.from_json(body, self.path)
+        self._head()  # opens the log anew in a child
+        self._make_ready(0, None)  # so that only room can be missing
+        super()._append_settings(body, WHEN_FULL[settings.when_full])
+        self._live().wake_all()
 
     def _ask_producers(self, question: Callable[[Table], _T]) -> tuple[_T, int]:
         self._check_writable()
