@@ -143,8 +143,7 @@ def _copy_one(
     try:
         sealed = not active and files.size(source, path) == header.segment_bytes
         files.allocate(fd, 0, header.data_offset, target)
-        _copy_range(source, fd, 0, L.PAGE, path, target)
-        files.write_at(fd, segment.first_slot(header).pack(), L.SLOT_A_OFFSET, target)
+        segment.put_start(fd, header, target)  # of this version, whatever the source has
         if sealed:
             _copy_range(source, fd, L.INDEX_OFFSET, header.producers_offset, path, target)
             _copy_range(source, fd, header.footer_offset, header.segment_bytes, path, target)

@@ -184,6 +184,29 @@ def stray_words(place: Place, uuid: bytes) -> Words | None:
     return _words_of(page)
 
 
+def uuid_of(place: Place) -> bytes | None:
+    """The uuid in a control of whatever boot or file, for a log that has lost its own."""
+    try:
+        fd = files.open_file(place.file, write=False)
+    except PenstockError:
+        return None
+    try:
+        page = files.read_at(fd, L.CONTROL_BYTES, place.offset, place.file)
+    except PenstockError:
+        return None
+    finally:
+        files.close(fd)
+    return uuid_in(page)
+
+
+def uuid_in(page: bytes) -> bytes | None:
+    """The uuid in the page of a control; None if it is not whole."""
+    if len(page) < L.CONTROL_BYTES or page[: len(L.CONTROL_MAGIC)] != L.CONTROL_MAGIC:
+        return None
+    (crc,) = struct.unpack_from("<I", page, L.C_CRC)
+    return page[L.C_UUID : L.C_UUID + 16] if crc == _core.crc32c(page[: L.C_CRC]) else None
+
+
 def _words_of(page: bytes) -> Words:
     return {at: struct.unpack_from("<Q", page, at)[0] for at in range(0, L.CONTROL_BYTES, 8)}
 

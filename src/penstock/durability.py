@@ -22,7 +22,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
-from penstock import _core, files, segment
+from penstock import _core, files, headers, segment
 from penstock import layout as L
 from penstock._core import Control, SegmentMap
 from penstock.control import Words, position
@@ -228,8 +228,7 @@ def slot_of(words: Snapshot | Words, generation: int) -> Slot:
 
 def write_slot(fd: int, slot: Slot, path: str) -> None:
     """Write a checkpoint over the older one; generations of one slot are all odd or all even."""
-    at = L.SLOT_A_OFFSET if slot.generation % 2 else L.SLOT_B_OFFSET
-    files.write_at(fd, slot.pack(), at, path)
+    headers.write_checkpoint(fd, slot.pack(), slot.generation, path)
 
 
 def settle(store: Store, dir_fd: int, words: Words) -> Words:

@@ -6,6 +6,7 @@ the log is verify's business, and what to do about them repair's.
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -15,9 +16,12 @@ from penstock import _core, segment
 from penstock import layout as L
 from penstock.errors import Corrupt, NotFound, PenstockError, UnsupportedVersion
 from penstock.frames import Frames, Source, scan_frames
+from penstock.headers import COPIES, Rot, page_is_good, settle
 from penstock.segment import Header, Slot, Summary
+from penstock.settings import Settings
 
 SLOTS = (L.SLOT_A_OFFSET, L.SLOT_B_OFFSET)
+_TABLE_MAX = segment.pages(L.PRODUCERS_MAX * (L.PRODUCER_ID_BYTES_MAX + 26))
 
 
 @dataclass(slots=True)
@@ -31,7 +35,9 @@ class Segment:
     required: int = 0  # and have to be there up to here
     header: Header | None = None  # as read, or as guessed
     guessed: bool = False
+    alone: bool = False  # guessed from nothing but the file itself
     error: PenstockError | None = None  # why the header could not be read
+    rots: list[Rot] = field(default_factory=list)  # damaged headers, while another one counts
     newer: bool = False  # the header is whole, but of another version
     claims: bool = False  # it says that all before it is on the device
     cut: bool = False  # the log ends in it, where its tail begins
@@ -93,13 +99,14 @@ def look(path: str, base: int) -> Segment | None:
         found.size = source.size
         page = source.read(0, L.PAGE)
         found.unreadable = source.unreadable
-        found.header = Header.unpack(page, path)
+        copies = [source.read(at, L.COPY_BYTES) for at in COPIES]
+        found.header, found.rots = settle(Header.unpack, L.COPY_VERSION, page, copies, path)
         _read_slots(found, source, found.header)
         _read_footer(found, source, found.header)
         found.claims = found.sure > 0
     except UnsupportedVersion as error:
         found.error = error
-        found.newer = segment.page_is_good(page, L.HEADER_CRC)
+        found.newer = page_is_good(page, L.HEADER_CRC)
     except Corrupt as error:
         found.error = error
     finally:
@@ -211,6 +218,19 @@ def _without_topics(wanted: bytes, there: bytes) -> bytes:
     return bytes(entries)
 
 
+def newest_settings(found: Segment, at: int) -> bytes:
+    """The settings in the frame at an offset of a segment; its header's if that is 0."""
+    assert found.header is not None
+    if not at:
+        return found.header.settings
+    source = Source(found.path)
+    try:
+        commit = int.from_bytes(source.read(at, 4), "little")
+        return source.read(at + L.FRAME_HEADER_BYTES, max(0, commit - 1))
+    finally:
+        source.close()
+
+
 def guess_header(
     found: Segment, before: Segment | None, after: Segment | None, distance: int
 ) -> Header | None:
@@ -244,6 +264,7 @@ def guess_header(
             prior_event_max_ns=walk["event_max_ns"],
             monotone=walk["monotone"],
             created_ns=walk["last_append_ns"],
+            settings=newest_settings(before, walk["settings_offset"]),
         )
     sizes = {n.header.segment_bytes for n in (before, after) if n is not None and n.header}
     if found.size % L.PAGE == 0 and L.SEGMENT_BYTES_MIN <= found.size <= L.SEGMENT_BYTES_MAX:
@@ -252,10 +273,8 @@ def guess_header(
     guesses.sort(key=lambda h: h.segment_bytes != near.header.segment_bytes)  # type: ignore[union-attr]
     source = Source(found.path)
     try:
-        for header in guesses:
-            footer = _footer_for(source, header)
-            if footer is not None:
-                return footer
+        told = [footer for header in guesses if (footer := _footer_for(source, header)) is not None]
+        guesses = told or guesses
         for header in guesses:
             for nbytes in range(0, header.segment_bytes // L.PRODUCERS_SHARE + 1, L.PAGE):
                 with_table = replace(header, producers_bytes=nbytes)
@@ -278,14 +297,93 @@ def _footer_for(source: Source, header: Header) -> Header | None:
     return told if Summary.unpack(page, told) is not None else None
 
 
+def guess_alone(found: Segment, uuid: bytes, number: int) -> Header | None:
+    """A header for a segment that lost its own and has no neighbour that could tell.
+
+    Where the frames begin tells how large the index is, and that about how large the segment is. A
+    footer tells the rest. None if nothing in the file looks like a segment's.
+    """
+    source = Source(found.path)
+    try:
+        footer = read_identity(source)
+        start = _frames_start(source, found.name_base)
+    finally:
+        source.close()
+    mode = os.stat(found.path).st_mode & 0o066 | 0o600
+    sealed = footer is not None and footer[1] == found.name_base
+    if start is None:
+        if not sealed:
+            return None
+        start = L.INDEX_OFFSET + segment.index_bytes_for(found.size)
+    size = found.size if sealed else _size_for(start, found.size)
+    if footer is not None and sealed:
+        uuid, _, number, generation = footer
+    else:
+        generation = 1  # seqs may have holes, for all that is known
+    return Header(
+        uuid=uuid,
+        base_seq=found.name_base,
+        number=number,
+        generation=generation,
+        created_ns=_core.now_ns(),
+        segment_bytes=size,
+        prior_append_ns=0,
+        prior_event_max_ns=0,
+        monotone=True,
+        settings=Settings(segment_size=size, file_mode=mode).to_json(),
+        producers_bytes=max(0, start - L.INDEX_OFFSET - segment.index_bytes_for(size)),
+    )
+
+
+def read_identity(source: Source) -> tuple[bytes, int, int, int] | None:
+    """The uuid, base, number and generation in the footer of a sealed segment; None: no footer."""
+    page = source.read(source.size - L.PAGE, L.PAGE) if source.size > L.PAGE else b""
+    good = len(page) == L.PAGE and page.startswith(L.FOOTER_MAGIC)
+    if not good or not page_is_good(page, L.FOOTER_CRC):
+        return None
+    uuid, base, number, generation = struct.unpack_from("<16sQII", page, L.FOOTER_UUID)
+    return uuid, base, number, generation
+
+
+def _frames_start(source: Source, base_seq: int) -> int | None:
+    """Where the frames of a segment without a header begin: at the first page that has one."""
+    last = L.INDEX_OFFSET + segment.index_bytes_for(L.SEGMENT_BYTES_MAX) + _TABLE_MAX
+    for at in range(L.INDEX_OFFSET + L.PAGE, min(source.size, last + 1), L.PAGE):
+        if _is_first_frame(source, at, source.size, base_seq):
+            return at
+    starts = [
+        slot.offset
+        for at in SLOTS
+        if (slot := Slot.unpack(source.read(at, L.SLOT_BYTES), None)) is not None
+        and slot.last_frame == 0  # it has no frames, and the offset is where they begin
+        and L.INDEX_OFFSET < slot.offset <= last
+        and slot.offset % L.PAGE == 0
+    ]
+    return starts[0] if starts else None
+
+
+def _size_for(start: int, file_bytes: int) -> int:
+    """The size of a segment whose frames begin at ``start``: a usual one, if one fits."""
+    usual = [L.SEGMENT_BYTES_MIN << i for i in range(16)]
+    for size in (n for n in usual if n >= file_bytes):
+        if L.INDEX_OFFSET + segment.index_bytes_for(size) == start:
+            return size
+    size = ((start - L.INDEX_OFFSET) // L.INDEX_ENTRY_BYTES - 2) * L.INDEX_STEP
+    return min(size, L.SEGMENT_BYTES_MAX)
+
+
 def _first_frame_fits(source: Source, header: Header) -> bool:
     """Whether the first frame stands where that header says that frames begin."""
     limit = min(source.size, header.footer_offset)
-    at = header.data_offset
+    return _is_first_frame(source, header.data_offset, limit, header.base_seq)
+
+
+def _is_first_frame(source: Source, at: int, limit: int, base_seq: int) -> bool:
+    """Whether the first frame of the segment of ``base_seq`` stands at an offset."""
     start = source.read(at, L.FRAME_HEADER_BYTES) if at + L.FRAME_HEADER_BYTES <= limit else b""
     if len(start) < L.FRAME_HEADER_BYTES or not any(start):
         return False
     (commit,) = struct.unpack_from("<I", start, L.FRAME_COMMIT)
     seq, _, back = struct.unpack_from("<QQI", start, L.FRAME_SEQ)
-    fits = back == 0 and seq >= header.base_seq and 0 < commit <= limit - at
+    fits = back == 0 and seq >= base_seq and 0 < commit <= limit - at
     return fits and source.frame_is_valid(at, commit)

@@ -8,13 +8,14 @@ from typing import Any
 from penstock import layout as L
 from penstock import segment
 from penstock.errors import Corrupt
-from penstock.examine import Segment
-from penstock.frames import Hole, Source, Tail
+from penstock.examine import Segment, newest_settings
+from penstock.frames import Hole, Tail
 from penstock.report import Problem, Severity, many
 from penstock.segment import Summary
 from penstock.settings import Settings
 
 REPAIR = "penstock.repair(path) says what can be saved"
+LOST_SETTINGS = "settings that no frame repeats, the codec among them,"
 
 
 @dataclass(slots=True)
@@ -71,11 +72,14 @@ def judge(place: Place, before: Place | None) -> None:
     header, frames = found.header, found.frames
     assert header is not None and frames is not None
     if found.guessed:
+        made_from = "the segments beside it say"
+        if found.alone:
+            made_from = f"the frames say; {LOST_SETTINGS} are those of a new log then"
         place.say(
             "header",
             "damage",
-            f"its header cannot be read ({without_path(found)}); repair makes one from what the "
-            "segments beside it say",
+            f"its header cannot be read ({without_path(found)}); repair makes one from what "
+            f"{made_from}",
             offset=0,
         )
     elif header.base_seq != found.name_base:
@@ -87,6 +91,10 @@ def judge(place: Place, before: Place | None) -> None:
         )
     if not found.guessed:
         _judge_header(place, before)
+    for rot in found.rots:
+        if rot.offset - L.SLOT_BYTES not in found.slots_bad:  # else the page was being written
+            message = f"{rot.message}; no event is lost, and repair writes it anew"
+            place.say("header", "damage", message, offset=rot.offset)
     if found.size > header.segment_bytes:
         place.say(
             "size",
@@ -252,18 +260,8 @@ def _judge_settings(place: Place) -> None:
 
 def settings_of(place: Place) -> Settings:
     """The settings that hold at the end of a segment."""
-    found = place.segment
-    assert found.header is not None
-    at = place.walk["settings_offset"]
-    data = found.header.settings
-    if at:
-        source = Source(found.path)
-        try:
-            commit = int.from_bytes(source.read(at, 4), "little")
-            data = source.read(at + L.FRAME_HEADER_BYTES, max(0, commit - 1))
-        finally:
-            source.close()
-    return Settings.from_json(data, found.path)
+    data = newest_settings(place.segment, place.walk["settings_offset"])
+    return Settings.from_json(data, place.segment.path)
 
 
 def _say_hole(place: Place, hole: Hole) -> None:

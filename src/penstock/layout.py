@@ -5,9 +5,10 @@ The build turns this module into ``_layout.h`` for the compiled core, and a test
 does nothing; a change here is a change of format and bumps ``FORMAT_VERSION``.
 """
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 FORMAT_VERSION_OLDEST = 1  # that this version still reads
-RING_VERSION = 1  # of the file of a ring
+RING_VERSION = 2  # of the file of a ring
+RING_VERSION_OLDEST = 1  # that this version still reads
 CONTROL_VERSION = 4
 BYTE_ORDER_MARK = 0x01020304
 PAGE = 4096
@@ -80,8 +81,8 @@ FLAG_COMPRESSED = 2
 FLAG_ENCRYPTED = 4
 FLAGS_KNOWN = FLAG_EVENT_TIME
 
-# Segment file: header page, two checkpoint pages, index, frames; the last page is the footer once
-# the segment is sealed.
+# Segment file: header page, two checkpoint pages (each with a copy of the header), index, frames;
+# the last page is the footer once the segment is sealed.
 
 SEGMENT_MAGIC = b"PENSTOCK"
 HEADER_MAGIC = 0
@@ -126,6 +127,15 @@ SLOT_CRC = 508
 SLOT_BYTES = 512
 
 SLOT_FLAG_MONOTONE = 1
+
+# Copies of the header: the rest of the page of each slot, in segments and in rings. A copy is the
+# start of the header page, settings included, and a checksum of its own at the end of the page.
+
+COPY_A_OFFSET = SLOT_A_OFFSET + SLOT_BYTES
+COPY_B_OFFSET = SLOT_B_OFFSET + SLOT_BYTES
+COPY_BYTES = PAGE - SLOT_BYTES
+COPY_VERSION = 4  # of segments that have them from the start
+RING_COPY_VERSION = 2  # of rings that do
 
 INDEX_OFFSET = 3 * PAGE
 INDEX_STEP = 4096

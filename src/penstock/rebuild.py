@@ -11,7 +11,7 @@ import struct
 from dataclasses import replace
 from typing import Any
 
-from penstock import _core, durability, files, segment
+from penstock import _core, durability, files, headers, segment
 from penstock import layout as L
 from penstock._core import FrameScan
 from penstock.errors import Internal, PenstockError
@@ -57,7 +57,7 @@ def write_segment(
         else:
             stop = min(end + L.ALLOCATE_STEP_MIN, header.footer_offset)
             files.allocate(fd, header.data_offset, stop, target)
-        files.write_at(fd, header.pack(), 0, target)
+        headers.put(fd, header.pack(), target)
         walk = _finish(fd, header, end, roll_to is not None, target)
         files.sync_data(fd, target)
     except BaseException:
@@ -177,8 +177,7 @@ def copy_file(source: str, target: str, mode: int, *, header: Header, end: int |
             if end is None:
                 _copy_range(reading, fd, 0, reading.size, target)
             else:
-                _copy_range(reading, fd, 0, L.PAGE, target)
-                files.write_at(fd, segment.first_slot(header).pack(), L.SLOT_A_OFFSET, target)
+                segment.put_start(fd, header, target)
                 _copy_range(reading, fd, header.producers_offset, end, target)
             files.sync_data(fd, target)
         finally:

@@ -26,7 +26,7 @@ from penstock.directory import Directory, Name
 from penstock.errors import Busy, Corrupt, UnsupportedVersion, Usage
 from penstock.examine import Segment
 from penstock.frames import Source
-from penstock.judge import Place, settings_of
+from penstock.judge import LOST_SETTINGS, Place, settings_of
 from penstock.recovery import sweep
 from penstock.segment import Header
 from penstock.settings import Settings
@@ -198,6 +198,8 @@ def _item_for(place: Place, before: _Item | None) -> _Item:
     item.rename = kinds == {"name"}
     if kinds:
         item.why.append(f"its {', '.join(sorted(kinds))} is damaged; {place.walk['count']} events")
+    if found.alone:
+        item.why.append(f"its header is made from its frames, and {LOST_SETTINGS} are new")
     if item.rename:
         item.why = ["it is there under another name"]
     if before is not None and header.number != before.header.number + 1:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from penstock import _core, files
+from penstock import _core, files, headers
 from penstock import layout as L
 from penstock._core import SegmentMap
 from penstock.errors import Corrupt, UnsupportedVersion
+from penstock.headers import page_is_good, seal_page
 
 SUFFIX = ".seg"
 _SLOT = struct.Struct("<8s10Q")
@@ -55,7 +56,7 @@ def room_in(segment_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The first page of a segment."""
+    """The first page of a segment, of which there are copies in other pages."""
 
     uuid: bytes
     base_seq: int
@@ -69,6 +70,7 @@ class Header:
     settings: bytes
     producers_bytes: int = 0
     producers_crc: int = 0
+    version: int = field(default=L.FORMAT_VERSION, compare=False)  # as read; the newest is written
 
     @property
     def producers_offset(self) -> int:
@@ -124,8 +126,8 @@ class Header:
 
     @classmethod
     def unpack(cls, page: bytes, path: str) -> Header:
-        """Check and take apart a header page."""
-        if len(page) < L.PAGE or page[: len(L.SEGMENT_MAGIC)] != L.SEGMENT_MAGIC:
+        """Check and take apart a header page, or a copy of one."""
+        if len(page) not in (L.PAGE, L.COPY_BYTES) or not page.startswith(L.SEGMENT_MAGIC):
             raise Corrupt(f"{path}: this is not a segment: it does not begin as one", path=path)
         version, order = struct.unpack_from("<II", page, L.HEADER_VERSION)
         if order != L.BYTE_ORDER_MARK:
@@ -138,7 +140,7 @@ class Header:
                 f"{L.FORMAT_VERSION_OLDEST} to {L.FORMAT_VERSION}",
                 path=path,
             )
-        if not page_is_good(page, L.HEADER_CRC):
+        if not page_is_good(page, len(page) - 4):
             raise Corrupt(f"{path}: the checksum of its header does not match", path=path, offset=0)
         fields = struct.unpack_from("<16sQIIQQQQIIQQIIQII", page, L.HEADER_UUID)
         (uuid, base, number, generation, created, size, data, index, capacity, step) = fields[:10]
@@ -157,6 +159,7 @@ class Header:
             settings=page[L.HEADER_SETTINGS : L.HEADER_SETTINGS + settings_len],
             producers_bytes=producers_bytes,
             producers_crc=producers_crc,
+            version=version,
         )
         sane = (
             1 <= base <= L.SEQ_MAX
@@ -211,8 +214,8 @@ class Slot:
         return bytes(data)
 
     @classmethod
-    def unpack(cls, data: bytes, header: Header) -> Slot | None:
-        """The slot, or None if it is not valid for a segment with that header."""
+    def unpack(cls, data: bytes, header: Header | None) -> Slot | None:
+        """The slot, or None if it is not valid for a segment with that header, if one is known."""
         if len(data) < L.SLOT_BYTES or data[: len(L.SLOT_MAGIC)] != L.SLOT_MAGIC:
             return None
         if not page_is_good(data, L.SLOT_CRC):
@@ -232,6 +235,8 @@ class Slot:
             producer_offset=producer_offset,
             monotone=bool(flags & L.SLOT_FLAG_MONOTONE),
         )
+        if header is None:
+            return slot
         frames = (slot.last_frame, slot.settings_offset, slot.producer_offset)
         inside = (
             header.data_offset <= slot.offset <= header.footer_offset
@@ -413,19 +418,9 @@ def _unpack_topics(page: bytes, count: int, nbytes: int) -> frozenset[bytes] | N
     return frozenset(found) if len(found) == count and at == end else None
 
 
-def seal_page(page: bytearray, crc_at: int) -> None:
-    """Put in the checksum of what stands before it."""
-    struct.pack_into("<I", page, crc_at, _core.crc32c(memoryview(page)[:crc_at]))
-
-
-def page_is_good(page: bytes, crc_at: int) -> bool:
-    crc: int = struct.unpack_from("<I", page, crc_at)[0]
-    return crc == _core.crc32c(memoryview(page)[:crc_at])
-
-
 def read_header(fd: int, path: str) -> Header:
-    """The checked header of an open segment file."""
-    return Header.unpack(files.read_at(fd, L.PAGE, 0, path), path)
+    """The checked header of an open segment file, or a copy of it if that one is damaged."""
+    return headers.read(fd, Header.unpack, path)
 
 
 def read_footer(fd: int, header: Header, path: str) -> Summary | None:
@@ -445,9 +440,9 @@ def write_start(fd: int, header: Header, producers: bytes, path: str) -> None:
 
 
 def put_start(fd: int, header: Header, path: str) -> None:
-    """Write the header and the first checkpoint; who calls this syncs them."""
+    """Write the header, its copies and the first checkpoint; the caller syncs them."""
     files.write_at(fd, first_slot(header).pack(), L.SLOT_A_OFFSET, path)
-    files.write_at(fd, header.pack(), 0, path)
+    headers.put(fd, header.pack(), path)
 
 
 def prepare_file(

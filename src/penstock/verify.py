@@ -11,6 +11,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -18,8 +19,9 @@ from penstock import control, files, segment
 from penstock import layout as L
 from penstock.control import Peek
 from penstock.directory import Directory
-from penstock.errors import NoSuchLog, NotFound
-from penstock.examine import Segment, examine, guess_header, look
+from penstock.errors import NoSuchLog, NotFound, PenstockError
+from penstock.examine import Segment, examine, guess_alone, guess_header, look, read_identity
+from penstock.frames import Source
 from penstock.judge import REPAIR, Place, judge, without_path
 from penstock.recovery import DIRECTORIES, LOST, is_leftover
 from penstock.report import Problem, Report, Severity
@@ -111,6 +113,7 @@ class _Survey:
         self.directory = directory
         self.path = directory.path  # for messages
         self.peek = peek
+        self.uuid = b""
         self.problems: list[Problem] = []
         self.outside: list[Segment] = []
         self.names = sorted(files.list_dir(directory))
@@ -129,7 +132,7 @@ class _Survey:
             raise NoSuchLog(
                 f"{self.path}: there is no log here: it holds no segment", filename=self.path
             )
-        uuid = self._settle_uuid(found)
+        uuid = self.uuid = self._settle_uuid(found)
         if self.peek is not None and self.peek.uuid != uuid:
             self.peek = None
         own = self._own(found, uuid)
@@ -158,7 +161,7 @@ class _Survey:
         """The uuid that most segments have; control's, if that does not settle it."""
         counts = Counter(s.header.uuid for s in found if s.header is not None).most_common(2)
         if not counts:
-            return self.peek.uuid if self.peek is not None else b""
+            return self._uuid_without_headers(found)
         if len(counts) > 1 and counts[0][1] == counts[1][1]:
             if self.peek is not None and self.peek.uuid in (counts[0][0], counts[1][0]):
                 return self.peek.uuid
@@ -172,6 +175,16 @@ class _Survey:
                 )
             )
         return counts[0][0]
+
+    def _uuid_without_headers(self, found: list[Segment]) -> bytes:
+        """The uuid in control or in a footer; a new one if nothing tells."""
+        uuid = control.uuid_of(control.Place.in_directory(self.directory))
+        for s in found if uuid is None else []:
+            with suppress(PenstockError), closing(Source(s.path)) as source:
+                identity = read_identity(source)
+                if identity is not None:
+                    return identity[0]
+        return uuid or os.urandom(16)
 
     def _set_aside(
         self, found: Segment, why: str, todo: str, severity: Severity = "normal"
@@ -336,6 +349,9 @@ class _Survey:
         distance = next((i for i, s in enumerate(rest) if s.header is not None), 0)
         after = rest[distance] if distance else None
         found.header = guess_header(found, before, after, distance) if found.size else None
+        if found.header is None and found.size:
+            found.header = guess_alone(found, self.uuid, self._number_of(found))
+            found.alone = True
         found.guessed = True
         if found.header is None:
             self.outside.append(found)
@@ -350,6 +366,12 @@ class _Survey:
                 )
             )
         return found.header is not None
+
+    def _number_of(self, found: Segment) -> int:
+        """The number of the oldest segment, if nothing in it tells: control may know it."""
+        words = self.peek.words if self.peek is not None else {}
+        active = words.get(L.C_ACTIVE_BASE) == found.name_base
+        return words[L.C_HEAD] >> 32 or 1 if active else 1
 
     def _judge_chain(self, places: list[Place]) -> None:
         for place, following in pairwise(places):

@@ -153,6 +153,14 @@ class Segment:
         return bool(self.frames) and self.frames[-1].kind == ROLL
 
 
+def check_copies(raw: bytes) -> None:
+    """The rest of the page of each checkpoint is the start of the header, and a checksum."""
+    for at in (PAGE, 2 * PAGE):
+        copy = raw[at + 512 : at + PAGE]
+        assert copy[:-4] == raw[: len(copy) - 4], "a copy of the header"
+        assert struct.unpack_from("<I", copy, len(copy) - 4) == (crc32c(copy[:-4]),)
+
+
 def read_segment(path: Path) -> Segment:
     """Read and check one segment file."""
     raw = path.read_bytes()
@@ -163,9 +171,11 @@ def read_segment(path: Path) -> Segment:
     capacity, step, prior_append, prior_event, flags, settings_len = struct.unpack_from(
         "<IIQQII", raw, 80
     )
-    assert version in (1, 2, 3)
+    assert version in (1, 2, 3, 4)
     assert order == 0x01020304
     assert struct.unpack_from("<I", raw, PAGE - 4) == (crc32c(raw[: PAGE - 4]),)
+    if version >= 4:
+        check_copies(raw)
     assert path.name == f"{base:020d}.seg"
     frames: list[Frame] = []
     at, next_seq, last = data, base, 0
@@ -234,8 +244,11 @@ def read_ring(path: Path) -> list[Frame]:
     raw = path.read_bytes()
     assert raw[:8] == b"PENSRING"
     version, order = struct.unpack_from("<II", raw, 8)
-    assert (version, order) == (1, 0x01020304)
+    assert version in (1, 2)
+    assert order == 0x01020304
     assert struct.unpack_from("<I", raw, PAGE - 4) == (crc32c(raw[: PAGE - 4]),)
+    if version >= 2:
+        check_copies(raw)
     size, data = struct.unpack_from("<QQ", raw, 56)
     capacity, slot_bytes = struct.unpack_from("<II", raw, 80)
     assert size == len(raw)

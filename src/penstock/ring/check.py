@@ -18,13 +18,13 @@ from penstock._core import RingMap
 from penstock.control import Peek, Words
 from penstock.errors import Corrupt, UnsupportedVersion, Usage
 from penstock.frames import Source
-from penstock.judge import REPAIR
+from penstock.headers import COPIES, Rot, page_is_good, settle
+from penstock.judge import LOST_SETTINGS, REPAIR
 from penstock.report import Problem, Report, Severity, many
 from penstock.ring import ends as ring_ends
 from penstock.ring.ends import Ends
 from penstock.ring.file import ROOM_MIN, Header, Slot, as_map, place_of, read_slots
 from penstock.ring.producers import Follower
-from penstock.segment import page_is_good
 from penstock.settings import Settings
 from penstock.verify import Progress
 
@@ -122,6 +122,7 @@ class _Look:
         self.progress = progress
         self.done = 0
         self.found = Findings(path)
+        self.rots: list[Rot] = []
         self.source = Source(path, self._passed)
 
     def _passed(self, nbytes: int) -> None:
@@ -160,6 +161,7 @@ class _Look:
         else:
             ends = self._ends(m, header, slots, peek)
         self._check(m, header)
+        self._judge_headers(m, header)
         self._judge_slots(m, header, slots)
         if bounds is None and not found.holes:
             self._compare(ends, slots)
@@ -172,8 +174,10 @@ class _Look:
         """The header, or one made from what else there is."""
         found = self.found
         page = self.source.read(0, L.PAGE)
+        copies = [self.source.read(at, L.COPY_BYTES) for at in COPIES]
         try:
-            return Header.unpack(page, self.path)
+            header, self.rots = settle(Header.unpack, L.RING_COPY_VERSION, page, copies, self.path)
+            return header
         except UnsupportedVersion as error:
             if page_is_good(page, L.HEADER_CRC):
                 found.say("version", "damage", f"{self._bare(error)}; use a newer Penstock")
@@ -182,18 +186,18 @@ class _Look:
         except Corrupt as error:
             why = self._bare(error)
         marked = page[: len(L.RING_MAGIC)] == L.RING_MAGIC or self._has_marks()
-        if not marked and not self.source.unreadable:
+        guessed = guess_header(self.source)
+        if guessed is None and not marked and not self.source.unreadable:
             raise Usage(f"{self.path}: is not a log: neither a directory nor a ring")
-        header = guess_header(self.source)
         found.guessed = True
         message = "nothing says what it was; restore it from a copy"
-        if header is not None:
+        if guessed is not None:
             message = (
-                "repair makes one from what the frames say; settings that no frame repeats, the "
-                "codec among them, are those of a new ring then"
+                f"repair makes one from what the frames say; {LOST_SETTINGS} are those of a new "
+                "ring then"
             )
         found.say("header", "damage", f"its header cannot be read ({why}); {message}", offset=0)
-        return header
+        return guessed
 
     def _bare(self, error: Exception) -> str:
         return str(error).removeprefix(f"{self.path}: ")
@@ -354,6 +358,14 @@ class _Look:
                 offset=size,
             )
 
+    def _judge_headers(self, m: RingMap, header: Header) -> None:
+        for rot in self.rots:
+            slot = m.bytes_at(rot.offset - L.SLOT_BYTES, L.SLOT_BYTES) if rot.offset else b""
+            if any(slot) and Slot.unpack(slot, header) is None:
+                continue  # the page was being written
+            message = f"{rot.message}; no event is lost, and repair writes it anew"
+            self.found.say("header", "damage", message, offset=rot.offset)
+
     def _judge_slots(self, m: RingMap, header: Header, slots: list[Slot]) -> None:
         if not slots:
             self.found.say(
@@ -471,25 +483,27 @@ def guess_header(source: Source) -> Header | None:
     """A header for a ring whose own cannot be read; None if nothing tells where its frames are.
 
     The size is the file's. How large the index is follows from where the last frame stands that a
-    checkpoint or control names by its position.
+    checkpoint or control names by its position; or from where the first frame is, as every lap
+    begins where the index ends; or, of a ring without frames, from its first checkpoint.
     """
     size = source.size
     if not L.RING_BYTES_MIN <= size <= L.RING_BYTES_MAX:
         return None
     page = source.read(L.RING_CONTROL_OFFSET, L.CONTROL_BYTES)
     has_control = page[: len(L.CONTROL_MAGIC)] == L.CONTROL_MAGIC
-    witnesses = []
-    for at in SLOTS:
-        slot = Slot.unpack(source.read(at, L.SLOT_BYTES), None)
-        if slot is not None:
-            witnesses.append((slot.last_frame, slot.last_seq))
+    slots = [
+        slot
+        for at in SLOTS
+        if (slot := Slot.unpack(source.read(at, L.SLOT_BYTES), None)) is not None
+    ]
+    witnesses = [(slot.last_frame, slot.last_seq) for slot in slots]
     if has_control:
         last, next_seq = (
             struct.unpack_from("<Q", page, at)[0] for at in (L.C_LAST_FRAME, L.C_NEXT_SEQ)
         )
         witnesses.append((last, next_seq - 1))
     header = Header(
-        uuid=page[L.C_UUID : L.C_UUID + 16] if has_control else os.urandom(16),
+        uuid=control.uuid_in(page) or os.urandom(16),
         base_seq=1,
         generation=1,
         created_ns=_core.now_ns(),
@@ -503,17 +517,21 @@ def guess_header(source: Source) -> Header | None:
     step = L.PAGE // L.RING_SLOT_BYTES
     usual = size // L.RING_INDEX_SHARE
     most = (size - ROOM_MIN - L.RING_INDEX_OFFSET) // L.RING_SLOT_BYTES
-    for capacity in (usual, *range(0, most + 1, step)):
-        candidate = replace(header, index_capacity=capacity)
-        if candidate.ring_bytes < ROOM_MIN:
-            continue
+    capacities = (usual, *range(0, most + 1, step))
+    candidates = [replace(header, index_capacity=capacity) for capacity in capacities]
+    candidates = [c for c in candidates if c.ring_bytes >= ROOM_MIN]
+    for candidate in candidates:
         if any(_is_frame(source, candidate, *witness) for witness in witnesses if witness[0]):
             return candidate
-    return None
+    for candidate in candidates:
+        if _is_frame(source, candidate, candidate.ring_bytes, None):
+            return candidate
+    empty = {slot.head for slot in slots if not slot.last_frame and slot.head == slot.tail}
+    return next((c for c in candidates if c.ring_bytes in empty), None)
 
 
-def _is_frame(source: Source, header: Header, position: int, seq: int) -> bool:
-    """Whether the frame that has ``seq`` as its last stands at a position."""
+def _is_frame(source: Source, header: Header, position: int, seq: int | None) -> bool:
+    """Whether a frame stands at a position, and has ``seq`` as its last if that is known."""
     room = header.ring_bytes
     if position % L.ALIGN or room - position % room < L.FRAME_HEADER_BYTES:
         return False
@@ -523,6 +541,8 @@ def _is_frame(source: Source, header: Header, position: int, seq: int) -> bool:
         return False
     commit, _, found = struct.unpack_from("<IIQ", head)
     end = L.FRAME_HEADER_BYTES + commit - 1
-    if not commit or found not in (seq, seq + 1) or end > room - position % room:
+    if not commit or end > room - position % room:
+        return False
+    if seq is not None and found not in (seq, seq + 1):
         return False
     return source.frame_is_valid(offset, commit)

@@ -135,12 +135,13 @@ def find(m: RingMap, header: Header, hint: Words | None, foreign: Words | None) 
 
     ``hint`` are the words of a control of this boot, ``foreign`` those of one that is not.
     """
-    found = from_control(m, header, hint) if hint is not None else None
-    if found is not None:
-        return found
     slots = read_slots(m.fd, header, m.path)
-    if slots and slots[0].clean and _is_credible(m, slots[0]):
-        return _at(m, header, slots[0])
+    clean = slots[0] if slots and slots[0].clean and _is_credible(m, slots[0]) else None
+    found = from_control(m, header, hint) if hint is not None else None
+    if found is not None and not (clean is not None and _is_contradicted(hint, clean)):
+        return found
+    if clean is not None:
+        return _at(m, header, clean)
     witness = _as_slot(foreign or hint, header)
     runs, wrap = m.runs()
     first = next((r for r in runs if r[0] == 0), None)
@@ -202,6 +203,16 @@ def from_control(m: RingMap, header: Header, words: Words) -> Ends | None:
     if walk["offset"] < head or not 0 < walk["next_seq"] <= L.SEQ_MAX:
         return None
     return Ends(m, header, tail, walk, reserved, by_control=True, state=words[L.C_STATE_POS])
+
+
+def _is_contradicted(words: Words | None, slot: Slot) -> bool:
+    """Whether a control says something else than the checkpoint of the clean close it is from.
+
+    The checkpoint has a checksum then, and control has none: a bit of it has rotted.
+    """
+    if words is None or not words[L.C_HEAD] == words[L.C_RESERVED] == slot.head:
+        return False
+    return slot_of(words, slot.generation, clean=True) != slot
 
 
 def is_span(tail: int, head: int, room: int) -> bool:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 import struct
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 
-from penstock import _core, files
+from penstock import _core, files, headers
 from penstock import layout as L
 from penstock._core import RingMap
 from penstock.control import Place
 from penstock.errors import AlreadyExists, Corrupt, PenstockError, UnsupportedVersion, Usage
-from penstock.segment import page_is_good, pages, seal_page
+from penstock.headers import page_is_good, seal_page
+from penstock.segment import pages
 from penstock.settings import Settings
 
 ROOM_MIN = 8 << 10  # bytes for frames, whatever the index takes
@@ -25,13 +27,18 @@ _SLOT = struct.Struct("<8s10Q")
 
 
 def is_ring(path: str) -> bool:
-    """Whether a path leads to a file that begins as a ring does."""
+    """Whether a path leads to a file with the header of a ring, or with a copy of one."""
     if not files.is_file(path):
         return False
     path = os.path.realpath(path)
     fd = files.open_file(path, write=False)
     try:
-        return files.read_at(fd, len(L.RING_MAGIC), 0, path) == L.RING_MAGIC
+        if files.read_at(fd, len(L.RING_MAGIC), 0, path) == L.RING_MAGIC:
+            return True
+        with suppress(Corrupt, UnsupportedVersion):
+            read_header(fd, path)
+            return True
+        return False
     finally:
         files.close(fd)
 
@@ -55,6 +62,7 @@ class Header:
     prior_event_max_ns: int
     monotone: bool
     settings: bytes
+    version: int = field(default=L.RING_VERSION, compare=False)  # as read; the newest is written
 
     @property
     def data_offset(self) -> int:
@@ -101,21 +109,21 @@ class Header:
 
     @classmethod
     def unpack(cls, page: bytes, path: str) -> Header:
-        """Check and take apart a header page."""
-        if len(page) < L.PAGE or page[: len(L.RING_MAGIC)] != L.RING_MAGIC:
+        """Check and take apart a header page, or a copy of one."""
+        if len(page) not in (L.PAGE, L.COPY_BYTES) or not page.startswith(L.RING_MAGIC):
             raise Corrupt(f"{path}: this is not a ring: it does not begin as one", path=path)
         version, order = struct.unpack_from("<II", page, L.HEADER_VERSION)
         if order != L.BYTE_ORDER_MARK:
             raise UnsupportedVersion(
                 f"{path}: written in another byte order ({order:#x})", path=path
             )
-        if version != L.RING_VERSION:
+        if not L.RING_VERSION_OLDEST <= version <= L.RING_VERSION:
             raise UnsupportedVersion(
-                f"{path}: a ring of version {version}; this Penstock reads version "
-                f"{L.RING_VERSION}",
+                f"{path}: a ring of version {version}; this Penstock reads versions "
+                f"{L.RING_VERSION_OLDEST} to {L.RING_VERSION}",
                 path=path,
             )
-        if not page_is_good(page, L.HEADER_CRC):
+        if not page_is_good(page, len(page) - 4):
             raise Corrupt(f"{path}: the checksum of its header does not match", path=path, offset=0)
         fields = _HEADER.unpack_from(page, L.HEADER_UUID)
         uuid, base, _, generation, created, size, data, index, capacity, slot = fields[:10]
@@ -131,6 +139,7 @@ class Header:
             prior_event_max_ns=prior_event,
             monotone=bool(flags & L.HEADER_FLAG_MONOTONE),
             settings=page[L.HEADER_SETTINGS : L.HEADER_SETTINGS + settings_len],
+            version=version,
         )
         sane = (
             1 <= base <= L.SEQ_MAX
@@ -265,8 +274,7 @@ def read_slots(fd: int, header: Header, path: str) -> list[Slot]:
 
 def write_slot(fd: int, slot: Slot, path: str) -> None:
     """Write a checkpoint over the older one; generations of one slot are all odd or all even."""
-    at = L.SLOT_A_OFFSET if slot.generation % 2 else L.SLOT_B_OFFSET
-    files.write_at(fd, slot.pack(), at, path)
+    headers.write_checkpoint(fd, slot.pack(), slot.generation, path)
 
 
 def new_header(settings: Settings, file_bytes: int, index: int | None) -> Header:
@@ -290,7 +298,7 @@ def make_file(path: str, header: Header, mode: int) -> int:
     fd = files.create_file(path, mode)
     try:
         files.allocate(fd, 0, header.file_bytes, path)
-        files.write_at(fd, header.pack(), 0, path)
+        headers.put(fd, header.pack(), path)
         write_slot(fd, first_slot(header), path)
     except BaseException:
         files.close(fd)
@@ -347,8 +355,8 @@ def _sweep_one(path: str, ring: str) -> None:
 
 
 def read_header(fd: int, path: str) -> Header:
-    """The checked header of an open ring."""
-    return Header.unpack(files.read_at(fd, L.PAGE, 0, path), path)
+    """The checked header of an open ring, or a copy of it if that one is damaged."""
+    return headers.read(fd, Header.unpack, path)
 
 
 def map_ring(path: str, *, write: bool = False) -> tuple[RingMap, Header]:

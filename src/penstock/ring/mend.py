@@ -86,11 +86,15 @@ def _new_header(found: Findings) -> Header:
 
 
 def _settings_of(found: Findings, header: Header) -> bytes:
-    """The settings for the new header: the old one's, else the newest frame's, else the usual."""
+    """The settings for the new header: the old one's, else the newest frame's, else the usual.
+
+    A header that was guessed has no settings of its own.
+    """
     frame = None
     if found.map is not None and found.walk["settings_offset"]:
         frame = found.map.frame_at(found.walk["settings_offset"], found.start, found.head)
-    for data in (header.settings, frame[3] if frame is not None else b""):
+    own = b"" if found.guessed else header.settings
+    for data in (own, frame[3] if frame is not None else b""):
         try:
             Settings.from_json(data, found.path)
         except Corrupt:

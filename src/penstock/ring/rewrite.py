@@ -11,7 +11,7 @@ import logging
 import os
 from dataclasses import dataclass, replace
 
-from penstock import _core, files
+from penstock import _core, files, headers
 from penstock import layout as L
 from penstock._core import LogCore, RingMap
 from penstock.producers import Table
@@ -47,7 +47,7 @@ def write_copy(source: Source, path: str, header: Header, mode: int) -> int | No
             files.unlink(path)
             return None
         header, slot = written
-        files.write_at(target.fd, header.pack(), 0, path)
+        headers.put(target.fd, header.pack(), path)
         write_slot(target.fd, slot, path)
         files.sync_data(target.fd, path)
         _core.fail_point("ring.copied")
