@@ -6,13 +6,12 @@ the log is verify's business, and what to do about them repair's.
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from penstock import _core, segment
+from penstock import _core, files, segment
 from penstock import layout as L
 from penstock.errors import Corrupt, NotFound, PenstockError, UnsupportedVersion
 from penstock.frames import Frames, Source, scan_frames
@@ -309,7 +308,7 @@ def guess_alone(found: Segment, uuid: bytes, number: int) -> Header | None:
         start = _frames_start(source, found.name_base)
     finally:
         source.close()
-    mode = os.stat(found.path).st_mode & 0o066 | 0o600
+    mode = files.status(found.path).st_mode & 0o066 | 0o600
     sealed = footer is not None and footer[1] == found.name_base
     if start is None:
         if not sealed:

@@ -60,7 +60,8 @@ class Case:
 
     @property
     def in_header(self) -> bool:
-        return self.offset < L.PAGE
+        copies = (range(at, at + L.COPY_BYTES) for at in (L.COPY_A_OFFSET, L.COPY_B_OFFSET))
+        return self.offset < L.PAGE or any(self.offset in copy for copy in copies)
 
     @property
     def left(self) -> dict[int, Facts]:
@@ -168,20 +169,13 @@ class Case:
     def run(self, mode: Any, scratch: Path) -> None:
         if mode == "r":
             self.check(scratch)
-        try:
-            log = penstock.open(self.path, mode=mode)
-        except penstock.PenstockError as error:
-            assert self.in_header, error
-            assert not isinstance(error, penstock.Internal), error
-            assert str(self.path) in str(error)
-            return
-        assert not self.in_header
-        with log:
+        with penstock.open(self.path, mode=mode) as log:
             self.read(log)
             if mode == "rw":
                 self.append(log)
         if mode == "rw":
-            assert penstock.verify(self.path).ok
+            # A damaged copy of the header is written again with the next checkpoint there.
+            assert penstock.verify(self.path).ok or self.in_header
 
 
 def main() -> None:

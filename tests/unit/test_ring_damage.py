@@ -88,10 +88,7 @@ def test_flips_in_frames(tmp_path: Path, where: str) -> None:
 @pytest.mark.timeout(3000 if STORM else 300)
 @pytest.mark.parametrize("where", ["own", "copy"])
 def test_flips_elsewhere(tmp_path: Path, where: str) -> None:
-    """A flipped bit in a checkpoint, in control, in the index or between frames costs nothing.
-
-    One in the header keeps the ring from being opened, and repair saves every event.
-    """
+    """A flipped bit in a header, checkpoint, control or index, or between frames, costs nothing."""
     path = tmp_path / "a.ring"
     data = build(path)
     whole = picture(data)
@@ -102,6 +99,7 @@ def test_flips_elsewhere(tmp_path: Path, where: str) -> None:
     for slot in (L.SLOT_A_OFFSET, L.SLOT_B_OFFSET):
         changes += flips(slot, slot + L.SLOT_PRODUCER_OFFSET + 8, 3)
         changes += flips(slot + L.SLOT_CRC, slot + L.SLOT_BYTES, 1)
+        changes += flips(slot + L.SLOT_BYTES, slot + L.SLOT_BYTES + L.HEADER_SETTINGS + 40, 11)
     changes += flips(L.RING_CONTROL_OFFSET, L.RING_CONTROL_OFFSET + L.C_ROOM_WAITING + 4, 5)
     changes += flips(L.RING_INDEX_OFFSET, L.RING_INDEX_OFFSET + 800, 7)
     changes += [f"{at}:{at % 8}" for at in sorted(between)[:: 1 if STORM else 9]]

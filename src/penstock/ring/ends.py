@@ -137,8 +137,8 @@ def find(m: RingMap, header: Header, hint: Words | None, foreign: Words | None) 
     """
     slots = read_slots(m.fd, header, m.path)
     clean = slots[0] if slots and slots[0].clean and _is_credible(m, slots[0]) else None
-    found = from_control(m, header, hint) if hint is not None else None
-    if found is not None and not (clean is not None and _is_contradicted(hint, clean)):
+    found = from_control(m, header, _corrected(hint, clean)) if hint is not None else None
+    if found is not None:
         return found
     if clean is not None:
         return _at(m, header, clean)
@@ -205,14 +205,23 @@ def from_control(m: RingMap, header: Header, words: Words) -> Ends | None:
     return Ends(m, header, tail, walk, reserved, by_control=True, state=words[L.C_STATE_POS])
 
 
-def _is_contradicted(words: Words | None, slot: Slot) -> bool:
-    """Whether a control says something else than the checkpoint of the clean close it is from.
+def _corrected(words: Words, clean: Slot | None) -> Words:
+    """Control's words, as the checkpoint has them if they are from the same clean close.
 
-    The checkpoint has a checksum then, and control has none: a bit of it has rotted.
+    The checkpoint has a checksum, and these words have none.
     """
-    if words is None or not words[L.C_HEAD] == words[L.C_RESERVED] == slot.head:
-        return False
-    return slot_of(words, slot.generation, clean=True) != slot
+    if clean is None or not words[L.C_HEAD] == words[L.C_RESERVED] == clean.head:
+        return words
+    return words | {
+        L.C_NEXT_SEQ: clean.last_seq + 1,
+        L.C_LAST_APPEND_NS: clean.last_append_ns,
+        L.C_LAST_FRAME: clean.last_frame,
+        L.C_EVENT_MAX_NS: clean.event_max_ns,
+        L.C_FLAGS: L.CONTROL_FLAG_MONOTONE if clean.monotone else 0,
+        L.C_SETTINGS_POS: clean.settings_position,
+        L.C_PRODUCER_POS: clean.producer_position,
+        L.C_TAIL: clean.tail,
+    }
 
 
 def is_span(tail: int, head: int, room: int) -> bool:
