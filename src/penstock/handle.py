@@ -27,6 +27,7 @@ from penstock.saying import afterwards, logger
 from penstock.settings import Options, Settings
 from penstock.stats import Stock
 from penstock.steward.keeper import Keeper
+from penstock.steward.record import Record
 from penstock.steward.syncer import Syncer
 
 _T = TypeVar("_T")
@@ -66,6 +67,7 @@ class Handle(LogCore):
         self._sync_seconds = options.sync_seconds
         self._sync_events = options.sync_events
         self._syncer: Syncer | None = None
+        self._record = Record(path)
         self._guard = _core.Guard()
         self._looking = _core.Guard(again=True)  # of several threads, one goes over to live control
         self._coder.schema = options.schema
@@ -144,6 +146,7 @@ class Handle(LogCore):
             self._looking = _core.Guard(again=True)
             self._keeper = None
             self._syncer = None
+            self._record = Record(self.path)
             self._active_map = None
             self._forget()
             self._attach(None)
@@ -255,7 +258,7 @@ class Handle(LogCore):
         except Usage:  # a signal handler appends, amid the same call of the code it interrupted
             afterwards(self._look_ahead)
         except (PenstockError, OSError, RuntimeError, MemoryError) as error:
-            logger.debug("%s: maintenance put off: %s", self.path, error)
+            self._record.failed("allocate", error)
 
     def _poisoned_error(self) -> PenstockError:
         return durability.poisoned_error(self.path)
@@ -316,7 +319,7 @@ class Handle(LogCore):
         except Usage:  # a signal handler appends, amid the same call of the code it interrupted
             afterwards(self._sync_due)
         except (PenstockError, OSError, RuntimeError, MemoryError) as error:
-            logger.debug("%s: sync put off: %s", self.path, error)
+            self._record.failed("sync", error)
 
     def _produced(self, who: bytes, n: int) -> tuple[range | None, int]:
         """The seqs of what the producer appended under ``n``, if it did; and the table's place."""

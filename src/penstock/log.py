@@ -403,10 +403,17 @@ class Log(Handle):
         return Steward(self)
 
     def stats(self) -> Stats:
-        """Counts and sizes of the log, and what happened to it since control was built."""
+        """Counts and sizes of the log, and what happened to it since control was built.
+
+        ``background`` tells how the threads of this handle get on; other handles have their own.
+
+        >>> log = penstock.open(path)
+        >>> log.stats().background["seal"].failures
+        0
+        """
         self._head()
         durable = self._durable_seq()  # before the last seq, lest it be above that
-        return collect(self.path, self._ctl, durable, self._take_stock())
+        return collect(self.path, self._ctl, durable, self._take_stock(), self._record.jobs())
 
     def verify(self, *, progress: Callable[[int, int], None] | None = None) -> Report:
         """Check every frame of the log, index and footer, and what leads from segment to segment.

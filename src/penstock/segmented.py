@@ -21,7 +21,7 @@ from penstock.control import Place
 from penstock.directory import Directory
 from penstock.durability import Snapshot
 from penstock.ending import Active
-from penstock.errors import Internal, Io, NoSuchLog, PenstockError, TooLarge, Usage
+from penstock.errors import Corrupt, Internal, Io, NoSuchLog, PenstockError, TooLarge, Usage
 from penstock.load import Private
 from penstock.log import Log
 from penstock.producers import Follower, Table
@@ -261,7 +261,11 @@ class SegmentedLog(Log):
             if self._ahead is None or self._keeper is None:
                 assert self._store.uuid is not None
                 self._ahead = Ahead(
-                    self._directory, self._store.uuid, attached, seals=self._private is None
+                    self._record,
+                    self._directory,
+                    self._store.uuid,
+                    attached,
+                    seals=self._private is None,
                 )
                 self._keeper = Keeper(self._ahead.work)
             self._ahead.active = (m, header, settings)
@@ -273,7 +277,10 @@ class SegmentedLog(Log):
             return
         base = attached.get(L.C_ACTIVE_BASE)
         if attached.get(L.C_DURABLE_BASE) == base and attached.get(L.C_HEAD) >> 32 > 1:
-            seal_finished(self._store, base, {})  # what a dead writer left unsealed
+            try:
+                seal_finished(self._store, base, {})  # what a dead writer left unsealed
+            except Corrupt as error:
+                self._record.failed("seal", error)
         give_back(self._store, attached)
 
     def _run_sync(self, attached: Control, words: Snapshot) -> None:

@@ -27,7 +27,6 @@ from penstock.ending import Active
 from penstock.errors import Corrupt, Io, PenstockError, TooLarge
 from penstock.load import Private, Ready, acknowledge, begin, load_into
 from penstock.parallel import Unwanted, in_order
-from penstock.saying import logger
 from penstock.segment import Header
 from penstock.settings import BYTES
 from penstock.steward.seal import seal_finished, seal_walked, topics_of
@@ -396,7 +395,7 @@ class Adopted(Private):
                 if not m.data_end:  # nobody else has
                     seal_walked(m, one.header, one.walk, one.topics)
         except PenstockError as error:
-            logger.debug("%s: maintenance put off: %s", store.path, error)
+            self._log._record.failed("seal", error)
 
 
 def _put_header(taken: Taken, unwanted: Unwanted) -> None:

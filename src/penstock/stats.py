@@ -10,10 +10,30 @@ from penstock._core import Control
 from penstock.errors import NotFound
 from penstock.store import Store
 
+JOBS = ("allocate", "prepare", "seal", "sync")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """How one kind of background work of this handle went. Times are UTC nanoseconds since 1970.
+
+    To wait for a lock is no failure; the work is done later.
+    """
+
+    last_success_ns: int | None = None  # None: it never had anything to do
+    last_error: str | None = None
+    last_error_ns: int | None = None
+    failures: int = 0
+
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What a log looks like from outside. Counters count since control was built."""
+    """What a log looks like from outside. Counters count since control was built.
+
+    ``background`` is what the threads of this handle, in this process, have done: for each of the
+    jobs "allocate", "prepare", "seal" and "sync" when it last succeeded, its last error, and how
+    often it failed.
+    """
 
     path: str
     uuid: str
@@ -31,6 +51,7 @@ class Stats:
     lock: str = "portable" if _core.PORTABLE else "futex"
     spurious: dict[str, str] = field(default_factory=dict)
     ring: Ring | None = None  # what a ring has besides
+    background: dict[str, Job] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +101,9 @@ def take_stock(store: Store, first_seq: int, next_seq: int) -> Stock:
     )
 
 
-def collect(path: str, control: Control | None, durable: int, stock: Stock) -> Stats:
+def collect(
+    path: str, control: Control | None, durable: int, stock: Stock, background: dict[str, Job]
+) -> Stats:
     """Put together what the files and the counters say."""
 
     def counted(at: int) -> int:
@@ -102,6 +125,7 @@ def collect(path: str, control: Control | None, durable: int, stock: Stock) -> S
         syncs=counted(L.C_SYNCS),
         spurious=stock.spurious,
         ring=stock.ring,
+        background=background,
     )
 
 

@@ -384,7 +384,7 @@ def test_two_who_seal_write_the_same_bytes(path: Path, tmp_path: Path) -> None:
         name = copy / oracle.segment_paths(path)[0].name
         with name.open("r+b") as file:  # as if nobody had sealed it yet
             file.truncate(name.stat().st_size - oracle.PAGE)
-        assert seal(*map_segment(str(name), write=True))
+        seal(*map_segment(str(name), write=True))
     first, second = (oracle.segment_paths(copy)[0].read_bytes() for copy in copies)
     assert first == second and any(first[-oracle.PAGE :])
 
@@ -399,7 +399,7 @@ def test_sealing_waits_for_a_pause(log: penstock.Log, monkeypatch: pytest.Monkey
     assert attached is not None
     assert m is not None
     directory = log._directory  # type: ignore[attr-defined]
-    keeper = ahead.Ahead(directory, header.uuid, attached, seals=True)
+    keeper = ahead.Ahead(log._record, directory, header.uuid, attached, seals=True)
     keeper.active = (m, header, log.settings)
 
     def sealed() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import monotonic
 
 from penstock import durability
@@ -9,8 +10,10 @@ from penstock import layout as L
 from penstock._core import Control, SegmentMap
 from penstock.directory import Directory
 from penstock.durability import Snapshot
+from penstock.errors import Busy, Closed, Corrupt, PenstockError
 from penstock.segment import Header
 from penstock.settings import Settings
+from penstock.steward.record import Record
 from penstock.steward.roll import PATIENCE, allocate_to, prepare
 from penstock.steward.seal import seal_finished
 from penstock.store import Store
@@ -22,7 +25,16 @@ PAUSE = 0.04  # seconds without an append; less than a keeper's LATER, so that o
 class Ahead:
     """The keeper's work for one handle. It holds the handle's parts, never the handle."""
 
-    def __init__(self, directory: Directory, uuid: bytes, control: Control, *, seals: bool) -> None:
+    def __init__(
+        self,
+        record: Record,
+        directory: Directory,
+        uuid: bytes,
+        control: Control,
+        *,
+        seals: bool,
+    ) -> None:
+        self._record = record
         self._directory = directory
         self._control = control
         self._seals = seals
@@ -40,9 +52,32 @@ class Ahead:
             return False
         m, header, settings = self.active
         self._maps[m.base_seq] = m
-        offset = self._allocate(m, header)
+        head = self._control.get(L.C_HEAD)
+        offset = head & 0xFFFFFFFF if head >> 32 == m.number else 0  # 0: the log has moved on
+        late = bool(offset) and self._do("allocate", lambda: self._allocate(m, header, offset))
         if offset > header.frames_end // 5 * 4:
-            prepare(self._directory, self._control, settings)
+            late |= self._do("prepare", lambda: prepare(self._directory, self._control, settings))
+        return self._do_seal(closing, m) or late
+
+    def _do(self, job: str, work: Callable[[], bool]) -> bool:
+        """Do a job and note how it went; whether it has to be done later, for want of a lock."""
+        try:
+            if work():
+                self._record.succeeded(job)
+        except Busy:
+            return True
+        except Closed:
+            pass  # the handle was closed meanwhile
+        except MemoryError:
+            raise  # the thread tries again
+        except Exception as error:
+            self._record.failed(job, error)
+            if not isinstance(error, PenstockError):
+                raise
+        return False
+
+    def _do_seal(self, closing: bool, m: SegmentMap) -> bool:
+        """Seal finished segments, if there are any and appends pause; whether to look again."""
         base = self._control.get(L.C_ACTIVE_BASE)
         if base == self._sealed_below or not self._seals:
             return False
@@ -54,12 +89,24 @@ class Ahead:
         many = (head >> 32) - self._sealed_number > UNSEALED_MAX
         if monotonic() - self._moved_at < PAUSE and not many and not closing:
             return True  # appends want the cores; what is not sealed is complete all the same
-        self._sync_finished(base)
-        seal_finished(self._store, base, self._maps)
-        self._sealed_below = base
+        if self._do("seal", lambda: self._seal(base)):
+            return True
+        if self._sealed_below != base:
+            return False  # it failed, and is tried again when the next append asks for work
         self._sealed_number = head >> 32
         self._maps = {m.base_seq: m}
         return False
+
+    def _seal(self, base: int) -> bool:
+        """Seal the segments before ``base``. One that is damaged is not looked at every time."""
+        self._sync_finished(base)
+        try:
+            sealed = bool(seal_finished(self._store, base, self._maps))
+        except Corrupt:
+            self._sealed_below = base
+            raise
+        self._sealed_below = base
+        return sealed
 
     def _sync_finished(self, base: int) -> None:
         """Have all segments before ``base`` on the device, so that they can be sealed."""
@@ -71,19 +118,16 @@ class Ahead:
 
         durability.sync_to(self._directory.path, control, L.C_DURABLE_BASE, base, None, run)
 
-    def _allocate(self, m: SegmentMap, header: Header) -> int:
-        """Allocate a window ahead of head; returns head's offset, 0 if the log has moved on."""
+    def _allocate(self, m: SegmentMap, header: Header, offset: int) -> bool:
+        """Allocate a window ahead of head, which is at ``offset``; False if there is enough."""
         control = self._control
-        head = control.get(L.C_HEAD)
-        offset = head & 0xFFFFFFFF
-        if head >> 32 != m.number:
-            return 0
         wanted = offset + L.ALLOCATE_AHEAD_BYTES
         if control.get(L.C_ALLOC_END) >= min(wanted, header.footer_offset):
-            return offset
+            return False
         with control.locked(PATIENCE):
             head = control.get(L.C_HEAD)
             in_order = head == control.get(L.C_RESERVED) and not control.get32(L.C_SUSPECT)
-            if in_order and head >> 32 == m.number and m.fd >= 0:
-                allocate_to(control, m, header, offset)
-        return offset
+            if not in_order or head >> 32 != m.number or m.fd < 0:
+                return False
+            allocate_to(control, m, header, offset)
+        return True

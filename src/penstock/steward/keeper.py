@@ -1,7 +1,7 @@
 """The thread of a writing handle that allocates ahead, prepares segments and seals old ones.
 
-It never holds the handle itself, so that a forgotten log can still be collected, and it gives up
-quietly what the append path will do (or report) again.
+It never holds the handle itself, so that a forgotten log can still be collected. What fails in it
+the append path does (or reports) again; it is kept for `stats()` as well (`record.py`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from penstock.errors import PenstockError
+from penstock.errors import Closed
 from penstock.saying import logger
 from penstock.steward.background import Background
 
@@ -48,8 +48,8 @@ class Keeper:
         self._later = False
         try:
             self._later = self._work(stopping)
-        except PenstockError as error:
-            logger.debug("maintenance put off: %s", error)
+        except Closed:
+            pass  # the handle, by somebody who could not wait for this thread
         except Exception as error:
-            logger.error("maintenance failed; appends go on without it", exc_info=error)
+            logger.error("a bug in background work; appends go on without it", exc_info=error)
         return not stopping

@@ -34,14 +34,14 @@ def allocate_to(control: Control, m: SegmentMap, header: segment.Header, end: in
     control.add(L.C_ALLOCATIONS)
 
 
-def prepare(directory: Directory, control: Control, settings: Settings) -> None:
-    """Make ``next.tmp`` ready, off the append path. A file that is there already is left.
+def prepare(directory: Directory, control: Control, settings: Settings) -> bool:
+    """Make ``next.tmp`` ready, off the append path; False if a file is there already.
 
     A log that fills a segment is likely to fill the next one: that has blocks enough for as long
     as it takes until somebody allocates ahead there, too.
     """
     if files.exists(directory.file(NEXT)):
-        return
+        return False
     own = directory.file(f"next.{control.token}.tmp")
     blocks = min(L.ALLOCATE_AHEAD_BYTES, settings.segment_size // 8)
     blocks = max(blocks // L.PAGE * L.PAGE, L.ALLOCATE_STEP_MIN)
@@ -52,7 +52,7 @@ def prepare(directory: Directory, control: Control, settings: Settings) -> None:
             )
         )
     except AlreadyExists:
-        return  # another thread of this handle is at it
+        return False  # another thread of this handle is at it
     _core.fail_point("prepare.made")
     try:
         with control.locked(PATIENCE):
@@ -64,6 +64,7 @@ def prepare(directory: Directory, control: Control, settings: Settings) -> None:
         files.unlink(own)
         raise
     _core.fail_point("prepare.named")
+    return True
 
 
 def roll(directory: Directory, dir_fd: int, control: Control, active: Active) -> Active:

@@ -14,7 +14,6 @@ from penstock import _core, files, segment
 from penstock import layout as L
 from penstock._core import SegmentMap
 from penstock.errors import Corrupt, NotFound
-from penstock.saying import logger
 from penstock.segment import Header, Summary
 from penstock.steward.slack import free_slack
 from penstock.store import Store
@@ -23,15 +22,21 @@ from penstock.store import Store
 def seal_finished(store: Store, active_base: int, maps: dict[int, SegmentMap]) -> int:
     """Seal what has rolled since the last sealed one, oldest first; returns how many.
 
+    One that is damaged is left as it is: the error is raised when all others are sealed.
+
     The caller has had them all on the device: a footer says so to whoever recovers the log.
     ``maps`` are maps for writing that exist already: to map a segment again costs more than to
     seal it.
     """
     unsealed: list[tuple[int, Header]] = []
+    damage: Corrupt | None = None
     for base in reversed([b for b in store.bases(fresh=True) if b < active_base]):
         try:
             header = _unsealed(store, base)
-        except (NotFound, Corrupt):
+        except NotFound:
+            continue  # retained away
+        except Corrupt as error:
+            damage = error
             continue
         if header is None:
             break
@@ -41,9 +46,14 @@ def seal_finished(store: Store, active_base: int, maps: dict[int, SegmentMap]) -
     for base, header in reversed(unsealed):
         try:
             m = maps.get(base) or segment.map_segment(store.file(base), write=True)[0]
-        except (NotFound, Corrupt):
+            seal(m, header)
+            sealed += 1
+        except NotFound:
             continue
-        sealed += seal(m, header)
+        except Corrupt as error:
+            damage = damage or error
+    if damage is not None:
+        raise damage
     return sealed
 
 
@@ -58,16 +68,14 @@ def _unsealed(store: Store, base: int) -> Header | None:
         files.close(fd)
 
 
-def seal(m: SegmentMap, header: Header) -> bool:
-    """Seal one segment that ends in a roll frame; False if it does not, or is damaged."""
+def seal(m: SegmentMap, header: Header) -> None:
+    """Seal one segment that ends in a roll frame; one that does not is damaged, and an error."""
     index_space = segment.index_bytes_for(header.footer_offset - header.data_offset)
     files.allocate(m.fd, L.INDEX_OFFSET, L.INDEX_OFFSET + index_space, m.path)
     walk, state, bad_at = m.walk(m.grown(), check_crc=False, write_index=True)
     if not walk["rolled"]:
-        logger.error("%s", m.damage(bad_at or walk["offset"], state, walk["next_seq"] - 1))
-        return False
+        raise m.damage(bad_at or walk["offset"], state, walk["next_seq"] - 1)
     seal_walked(m, header, walk, topics_of(m, header, walk))
-    return True
 
 
 def seal_walked(

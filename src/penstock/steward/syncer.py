@@ -1,7 +1,8 @@
 """The thread of a handle that syncs when asked to: after a while, after some events, or at once.
 
 It holds the handle only while it syncs, so that a forgotten log can still be collected. A sync that
-fails poisons the log, which the next append or sync reports; there is nobody to tell here.
+fails poisons the log, which the next append or sync reports; here it is logged, and kept for
+`stats()`.
 """
 
 from __future__ import annotations
@@ -10,8 +11,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
-from penstock.errors import PenstockError
-from penstock.saying import logger
+from penstock.errors import Closed, PenstockError
 from penstock.steward.background import Background
 
 if TYPE_CHECKING:
@@ -67,13 +67,16 @@ class Syncer:
         self._wanted.clear()
         try:
             self._sync(log)
+        except Closed:
+            pass  # between the request and now; closing syncs
         except PenstockError as error:
-            logger.error("%s: a sync in the background failed: %s", log.path, error)
+            log._record.failed("sync", error)
         self._again = False
         return True
 
     def _sync(self, log: Handle) -> None:
         log._sync_all(None)
+        log._record.succeeded("sync")
         durable = log._durable_seq()
         if self._seconds is not None:
             log._sync_next = durable + 1
