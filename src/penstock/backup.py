@@ -14,6 +14,7 @@ from typing import TypeVar
 from penstock import _core, files, segment
 from penstock import layout as L
 from penstock.errors import AlreadyExists, NotFound
+from penstock.forks import Begun
 from penstock.segment import Header
 from penstock.settings import Settings
 from penstock.store import Store
@@ -38,8 +39,10 @@ def backup(
 def new_directory(target: str, mode: int, fill: Callable[[str], T]) -> T:
     """Make a directory that is whole and on the device when it gets its name; what ``fill`` says.
 
-    It is filled under a temporary name, which goes away again if that fails.
+    It is filled under a temporary name, which goes away again if that fails. ``fill`` may call what
+    forks: a child neither names nor deletes it.
     """
+    begun = Begun("copy")
     if os.path.lexists(target):
         raise AlreadyExists(
             f"{target}: something is there already; give the path of a new directory",
@@ -50,11 +53,13 @@ def new_directory(target: str, mode: int, fill: Callable[[str], T]) -> T:
     files.make_dir(partial, mode)
     try:
         filled = fill(partial)
+        begun.check()
         _sync_directory(partial)
         files.rename(partial, target)
         _sync_directory(parent)
     except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
+        if begun.here:
+            shutil.rmtree(partial, ignore_errors=True)
         raise
     return filled
 
@@ -70,6 +75,7 @@ def _sync_directory(path: str) -> None:
 def _copy_all(
     store: Store, head: int, settings: Settings, partial: str, progress: Progress | None
 ) -> int:
+    begun = Begun("backup")
     sources = _open_all(store, head)
     try:
         total = sum(end for *_, end in sources)
@@ -79,6 +85,7 @@ def _copy_all(
             done += end
             if progress is not None:
                 progress(done, total)
+                begun.check()
     finally:
         for fd, *_ in sources:
             files.close(fd)

@@ -27,6 +27,7 @@ from penstock.directory import Name
 from penstock.ending import Active
 from penstock.errors import Conflict, PenstockError, TooLarge, Usage
 from penstock.event import ArrowData
+from penstock.forks import Begun
 from penstock.producers import Done, Table
 from penstock.recovery import LOAD, NEXT, put_in_place, start_segment, successor_of
 from penstock.segment import Header
@@ -75,6 +76,7 @@ def load_into(
 ) -> range:
     """Append all of ``values``; what fits one batch goes the short way."""
     last_seq = None if expect is None else _core.to_expected(expect)
+    begun = Begun("load")
     who, n, done = begin(log, producer)
     if done is not None:
         return acknowledge(log, done, durable, timeout)
@@ -93,6 +95,7 @@ def load_into(
         batches = log._gathering(values, room, events_max, **parts, codec=codec)
     first = next(batches, None)
     second = next(batches, None)
+    begun.check()
     if not first and who:
         raise Usage(f"there is nothing to load, so nothing to remember of {producer!r}")
     if second is None:
@@ -113,6 +116,7 @@ def load_into(
             private.extend(batch)
             if progress is not None:
                 progress(private.count)
+                begun.check()
         private.finish()
         seqs = private.publish(last_seq, who, n, timeout)
     finally:
@@ -140,6 +144,7 @@ class Private:
     """A log below the log's directory, until its segments become the log's."""
 
     def __init__(self, log: SegmentedLog, first: Given) -> None:
+        self._begun = Begun("load")
         self._log = log
         settings = log.settings
         self._attached = log._live()
@@ -187,6 +192,7 @@ class Private:
 
     def extend(self, batch: Given) -> None:
         """Take one batch; in halves, if topics and headers make it too large for a segment."""
+        self._begun.check()
         if self._into is None:
             self._into = type(self._log)(
                 files.hold_dir(self._path),
@@ -204,6 +210,7 @@ class Private:
 
     def finish(self) -> None:
         """Have all of it on the device, and every segment ended by a roll frame."""
+        self._begun.check()
         assert self._into is not None
         self._into.steward.roll()
         self._into.close()
@@ -219,6 +226,7 @@ class Private:
 
     def publish(self, expect: int | None, who: bytes, n: int, timeout: float | None) -> range:
         """Make it part of the log."""
+        self._begun.check()
         log, attached = self._log, self._attached
         with attached.locked(timeout):
             if attached.get(L.C_POISONED):
@@ -327,9 +335,13 @@ class Private:
             self._attached.put32(L.C_SUSPECT, 1)  # the next holder moves them out of the way
 
     def remove(self) -> None:
-        """Delete what did not become part of the log; if that fails, the next first open does."""
+        """Delete what did not become part of the log; if that fails, the next first open does.
+
+        In a child of a fork it is the parent's.
+        """
         if self._into is not None:
             self._into._release()
         self._directory.close()
-        with suppress(PenstockError):
-            files.remove_tree(self._path)
+        if self._begun.here:
+            with suppress(PenstockError):
+                files.remove_tree(self._path)

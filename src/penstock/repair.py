@@ -25,6 +25,7 @@ from penstock.control import NAME as CONTROL
 from penstock.directory import Directory, Name
 from penstock.errors import Busy, Corrupt, UnsupportedVersion, Usage
 from penstock.examine import Segment
+from penstock.forks import Begun
 from penstock.frames import Source
 from penstock.judge import LOST_SETTINGS, Place, settings_of
 from penstock.recovery import sweep
@@ -128,7 +129,9 @@ def repair(
         raise Usage("repair works in place or to a new directory, not both")
     if in_place:
         return _in_place(directory, progress)
+    begun = Begun("repair")
     findings = survey(directory, progress, spare=True)
+    begun.check()
     items = _design(findings)
     if to is not None:
         _to_directory(findings, items, files.path_text(to))
@@ -477,7 +480,9 @@ def _alone(directory: Directory, dir_fd: int, progress: Progress | None) -> Plan
             "new directory"
         )
     sweep(directory, files.list_dir(directory))
+    begun = Begun("repair")
     findings = survey(directory, progress, spare=True)
+    begun.check()
     items = _design(findings)
     in_the_way = _in_the_way(findings, items)
     if in_the_way or any(i.why for i in items):

@@ -22,6 +22,7 @@ from penstock.directory import Directory
 from penstock.durability import Snapshot
 from penstock.ending import Active
 from penstock.errors import Corrupt, Internal, Io, NoSuchLog, PenstockError, TooLarge, Usage
+from penstock.forks import Begun
 from penstock.load import Private
 from penstock.log import Log
 from penstock.producers import Follower, Table
@@ -59,6 +60,7 @@ class SegmentedLog(Log):
         self._ahead: Ahead | None = None
         self._settings_seen: tuple[int, Settings] | None = None
         self._private = private  # header of the first segment of a log that another will take over
+        self._begun = Begun("load")
         self._producers = Follower()
         self._directory = directory
         self._store = Store(directory, None, self._recent, _active_base_of(self), self._coder)
@@ -70,6 +72,11 @@ class SegmentedLog(Log):
 
     def _open_held(self) -> int:
         return files.open_dir(self._directory)
+
+    def _after_fork(self) -> None:
+        if self._private is not None:
+            self._begun.check()  # the segments of a load are those of the process that loads
+        super()._after_fork()
 
     def _release(self, *, give_back: bool = False) -> None:
         super()._release(give_back=give_back)

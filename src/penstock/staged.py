@@ -25,6 +25,7 @@ from penstock._core import Frames, Given, SegmentMap
 from penstock.directory import Name
 from penstock.ending import Active
 from penstock.errors import Corrupt, Io, PenstockError, TooLarge
+from penstock.forks import Begun
 from penstock.load import Private, Ready, acknowledge, begin, load_into
 from penstock.parallel import Unwanted, in_order
 from penstock.segment import Header
@@ -75,6 +76,7 @@ class Writer:
         self._start = _start(segment_bytes)
         self._stop = self._start + segment.room_in(segment_bytes)
         self._done: list[Staged] = []
+        self._begun = Begun("write of staged rows")
         self._fd = -1
         self._at = self._rows = self._last = self._digest = 0
 
@@ -82,19 +84,26 @@ class Writer:
         """Stage all rows; if that fails, nothing is left."""
         try:
             for rows in given:
+                self._begun.check()
                 self._add(rows)
+            self._begun.check()
             self._finish()
         except BaseException:
-            with suppress(PenstockError):
-                for staged in self._done:
-                    files.unlink(staged.path)
+            self._clear()
             raise
         finally:
             if self._fd >= 0:
                 files.close(self._fd)
-                with suppress(PenstockError):
-                    files.unlink(self._temporary)
         return tuple(self._done)
+
+    def _clear(self) -> None:
+        """Delete what was written; in a child of a fork it is the parent's."""
+        if self._begun.here:
+            with suppress(PenstockError):
+                for staged in self._done:
+                    files.unlink(staged.path)
+                if self._fd >= 0:
+                    files.unlink(self._temporary)
 
     @property
     def _path(self) -> str:

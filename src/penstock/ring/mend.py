@@ -21,6 +21,7 @@ from penstock import _core, files
 from penstock import layout as L
 from penstock._core import RingMap
 from penstock.errors import AlreadyExists, Busy, Corrupt, Internal, UnsupportedVersion, Usage
+from penstock.forks import Begun
 from penstock.rebuild import mode_of
 from penstock.repair import Plan, Step
 from penstock.ring.check import Findings, survey
@@ -38,7 +39,9 @@ def repair(path: str, to: str | None, in_place: bool, progress: Progress | None)
         raise Usage("repair works in place or to a new file, not both")
     if in_place:
         return _in_place(path, progress)
+    begun = Begun("repair")
     found = survey(path, progress)
+    begun.check()
     _refuse(found)
     if to is not None:
         _to_file(found, to)
@@ -201,7 +204,9 @@ def _alone(path: str, fd: int, progress: Progress | None) -> Plan:
             "new file"
         )
     sweep(path)
+    begun = Begun("repair")
     found = survey(path, progress)
+    begun.check()
     _refuse(found)
     if found.damaged:
         _replace(found)
