@@ -23,6 +23,9 @@ cdef class Produced:
     cdef uint64_t n, seq, count
     cdef uint64_t order     # among all that were remembered
 
+    def __reduce__(self):
+        raise stays_here(self)
+
 
 cdef class LogCore(RingCore):
     """The hot half of a log handle: append, extend, ``log[seq]``. :class:`penstock.Log` is the rest."""
@@ -274,6 +277,7 @@ cdef class LogCore(RingCore):
 
     def _take_ring(self, RingMap m not None, Control control not None, bint appends):
         """Of a ring: go on with that file and its control; no thread sees one without the other."""
+        m.sound()
         cdef SegmentMap before = self._active
         if appends:
             self.exchange_active(m)
@@ -554,7 +558,7 @@ cdef class LogCore(RingCore):
             parts_fill(
                 &shared, pins, b"", key, topic, headers, time, None if tags is None else encode_tags(tags))
             count = <uint64_t>len(values)
-            batch = Values()
+            batch = Values.__new__(Values, INSIDE)
             if count and batch.take(values, count, parts_prefix(&shared)):
                 if expect is None and producer is None:
                     first = self.append_parts(NULL, &shared, batch.spans, count, batch.nbytes, timeout)
@@ -634,7 +638,7 @@ cdef class LogCore(RingCore):
         return parts_bytes(&p)
 
     def _write_ending(
-        self, SegmentMap m, uint64_t offset, uint64_t last_frame, uint64_t seq, uint64_t append_ns,
+        self, SegmentMap m not None, uint64_t offset, uint64_t last_frame, uint64_t seq, uint64_t append_ns,
         Given rows not None,
     ):
         """Write an event, the only one of ``rows``, and a roll frame after it, as one batch; under the write lock.
@@ -647,9 +651,7 @@ cdef class LogCore(RingCore):
         rows.only(&p, pins)
         prefix = parts_prefix(&p)
         total = parts_bytes(&p)
-        if not m.writable or offset + total + PSK_FRAME_HEADER_BYTES > m.mapped or (
-            offset + total + PSK_FRAME_HEADER_BYTES > m.file_bytes
-        ):
+        if not m.writable or not m.has(offset, offset + total + PSK_FRAME_HEADER_BYTES):
             raise Internal(f"{m.path}: no room for {total} bytes at {offset}")
         memset(&roll, 0, sizeof(roll))
         roll.kind = PSK_KIND_ROLL
@@ -664,7 +666,7 @@ cdef class LogCore(RingCore):
             psk_fail(FP_BATCH_BODY)
             psk_store32(m.base + offset, <uint32_t>(prefix + p.value_len) + 1)
 
-    def _append_settings(self, bytes body, when_full=None):
+    def _append_settings(self, bytes body not None, when_full=None):
         """Append a settings frame; it takes no seq. Of a ring, ``when_full`` is what they say of that."""
         cdef Parts p
         cdef Terms terms
@@ -680,23 +682,46 @@ cdef class LogCore(RingCore):
         self.append_parts(&terms, &p, NULL, 1, align8(PSK_FRAME_HEADER_BYTES + p.value_len), None)
 
     def __getitem__(self, seq):
-        cdef uint64_t want, limit, at, head, total = 0
+        cdef Event event
+        cdef uint64_t want
+        try:
+            want = to_seq(seq, "the seq in log[seq]")
+        except WrongType as error:
+            raise WrongType(f"{error}; for a range use read()") from None
+        event = self.event_at(want)
+        if event is None:
+            raise self._no_such_seq(want)
+        return event
+
+    def __contains__(self, what):
+        """Whether an event has that seq; of an `Event`, whether it is one of this log's.
+
+        It takes one look at the index. An event that is there and damaged is `Corrupt`. What is
+        neither a seq nor an event is refused: False would look as if values had been searched.
+        """
+        cdef Event event
+        if isinstance(what, Event):
+            event = self.event_at((<Event>what).seq)
+            return event is not None and event == what
+        try:
+            return self.event_at(to_seq(what, "what 'in' asks for")) is not None
+        except WrongType:
+            raise WrongType(
+                f"'in' must be asked for a seq or an Event, got {type(what).__name__}; "
+                "to look for a key or a value read the log") from None
+
+    cdef Event event_at(self, uint64_t want):
+        """The event ``want``; None if the log has none."""
+        cdef uint64_t limit, at, head, total = 0
         cdef SegmentMap m, candidate
         cdef uint64_t active_base
         cdef char *words
         cdef Py_ssize_t i
         cdef FrameState state
-        try:
-            want = to_seq(seq, "the seq in log[seq]")
-        except WrongType as error:
-            raise WrongType(f"{error}; for a range use read()") from None
         if want == 0:
-            raise self._no_such_seq(want)
+            return None
         if self._is_ring:
-            found = self.ring_item(want)
-            if found is None:
-                raise self._no_such_seq(want)
-            return found
+            return self.ring_item(want)
         head = self.head()
         words = self.words_or_null()
         active_base = psk_load64(words + PSK_C_ACTIVE_BASE) if words != NULL else 0
@@ -712,7 +737,7 @@ cdef class LogCore(RingCore):
         if m is None:
             m = self._segment_for(want)
             if m is None:
-                raise self._no_such_seq(want)
+                return None
             head = self.head()
         limit = m.published(head)
         at = m.seek(self, want, limit)
@@ -721,4 +746,4 @@ cdef class LogCore(RingCore):
             if state != FRAME_GOOD:
                 raise m.damage(at, state, want - 1)
             return make_event(m, m.base + at)
-        raise self._no_such_seq(want)
+        return None

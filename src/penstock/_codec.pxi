@@ -30,6 +30,9 @@ cdef class Coder:
         self.name = name
         self.schema = schema
 
+    def __reduce__(self):
+        raise stays_here(self)
+
     cpdef find(self):
         """Look the codec up; `NoCodec` if this process does not have it, however often it asks."""
         if not self.found:

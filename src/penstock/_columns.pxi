@@ -467,18 +467,23 @@ cdef class Columns:
     cdef uint32_t wanted
     cdef uint64_t time_step
 
-    def __init__(self, columns, unit="ns"):
+    def __cinit__(self, columns, unit="ns"):
         """``columns`` are pairs of a column and the name that it gets."""
         self.names = []
         for column, name in columns:
+            if column not in COLUMNS or not isinstance(name, str):
+                raise Usage(f"there is no column {column!r} that can be called {name!r}")
             i = COLUMNS.index(column)
             if self.wanted >> i & 1:
                 raise Usage(f"column {column!r} is asked for twice")
             self.ids[self.count] = i
             self.wanted |= <uint32_t>1 << i
             self.count += 1
-            self.names.append(name.encode())
+            self.names.append(str.encode(name))
         self.time_step = {"ns": 1, "us": 1000}[unit]
+
+    def __reduce__(self):
+        raise stays_here(self)
 
     cdef bint export_schema(self, ArrowSchema *s) except -1:
         cdef int i, column
@@ -523,6 +528,13 @@ cdef class Batch:
 
     cdef ArrowArray array
     cdef Columns columns
+
+    def __cinit__(self, inside=None, *args, **kwargs):
+        if inside is not INSIDE:
+            raise only_inside(self)
+
+    def __reduce__(self):
+        raise stays_here(self)
 
     def __dealloc__(self):
         if self.array.release != NULL:

@@ -53,7 +53,7 @@ cdef class Control:
     cdef public int fd
     cdef public int held_fd  # what openers of the log hold with flock; closed together with the rest
     cdef public uint32_t token
-    cdef public bint writable
+    cdef readonly bint writable
     cdef uint32_t generation
     cdef uint32_t pins
     cdef uint32_t thread_lock
@@ -64,15 +64,15 @@ cdef class Control:
     cdef psk_held writes     # notes of the thread that has the write lock, or the turn to sync, while
     cdef psk_held syncs      # Python code runs under it
 
-    def __cinit__(self):
-        self.words = NULL
-        self.fd = -1
-        self.held_fd = -1
-
-    def __init__(self, int fd, bint writable, bint take_token, uint64_t offset=0):
+    def __cinit__(self, int fd, bint writable, bint take_token, uint64_t offset=0):
         """Map the page at ``offset`` of the file ``fd``, which this object owns from now on."""
         cdef void *at
         cdef int failed
+        self.words = NULL
+        self.fd = -1
+        self.held_fd = -1
+        if fd < 0 or (take_token and not writable):
+            raise Usage(f"control needs an open file, and a token needs a writable one, got {fd}")
         self.generation = psk_fork_generation
         self.fd = fd
         self.writable = writable
@@ -106,6 +106,9 @@ cdef class Control:
 
     def __dealloc__(self):
         self.release()
+
+    def __reduce__(self):
+        raise stays_here(self)
 
     cdef void release(self) noexcept:
         if self.generation == psk_fork_generation:
@@ -154,29 +157,41 @@ cdef class Control:
             raise Closed("the log is closed; open it again")
         return self.words
 
+    cdef char *word_at(self, int at, int nbytes, bint to_write=False) except NULL:
+        """The word at offset ``at``, which has to lie in the page and, to be changed, be writable."""
+        if at < 0 or at > PSK_CONTROL_BYTES - nbytes or at % nbytes:
+            raise Internal(f"control has no word of {nbytes} bytes at offset {at}")
+        return (self.live_to_write() if to_write else self.live()) + at
+
+    cdef char *live_to_write(self) except NULL:
+        if not self.writable:
+            raise Internal("control is mapped for reading only")
+        return self.live()
+
     def uuid(self):
         """The uuid of the log that this is the control of."""
         return PyBytes_FromStringAndSize(self.live() + PSK_C_UUID, 16)
 
     def get(self, int at):
         """The u64 word at offset ``at``."""
-        return psk_load64(self.live() + at)
+        return psk_load64(self.word_at(at, 8))
 
     def put(self, int at, uint64_t value):
         """Store the u64 word at offset ``at``, with release."""
-        psk_store64(self.live() + at, value)
+        psk_store64(self.word_at(at, 8, True), value)
 
     def get32(self, int at):
         """The u32 word at offset ``at``."""
-        return psk_load32(self.live() + at)
+        return psk_load32(self.word_at(at, 4))
 
     def put32(self, int at, uint32_t value):
         """Store the u32 word at offset ``at``, with release."""
-        psk_store32(self.live() + at, value)
+        psk_store32(self.word_at(at, 4, True), value)
 
     def add(self, int at, uint64_t n=1):
         """Add to a counter; for statistics, under the write lock."""
-        psk_store64(self.live() + at, psk_load64(self.words + at) + n)
+        cdef char *word = self.word_at(at, 8, True)
+        psk_store64(word, psk_load64(word) + n)
 
     cdef inline bint lock_try(self) noexcept nogil:
         if PSK_IS_PORTABLE:
@@ -326,10 +341,11 @@ cdef class Control:
         flag of their own.
         """
         cdef int64_t deadline = deadline_after(timeout), left
-        cdef char *words = self.live()
+        cdef char *words = self.live_to_write()
         cdef uint32_t seen
         cdef int failed = 0
         cdef int found = TURN_WAIT
+        self.word_at(word, 8)
         self.pin()
         try:
             while found == TURN_WAIT:
@@ -393,12 +409,12 @@ cdef class Control:
 
     def wake(self):
         """Wake the readers that sleep, if any: what they wait for may have changed."""
-        self.live()
+        self.live_to_write()
         self.wake_readers()
 
     def wake_all(self):
         """Wake every reader, whether or not one said that it sleeps."""
-        self.live()
+        self.live_to_write()
         psk_store32(self.words + PSK_C_WAITING, 1)
         self.wake_readers()
 
@@ -409,7 +425,7 @@ cdef class Control:
         """Take the write lock, for work in Python. Raises Busy after ``timeout`` seconds."""
         cdef int64_t deadline = deadline_after(timeout)
         cdef int rc
-        self.live()
+        self.live_to_write()
         if self.lock_try():
             return 0
         self.check_not_own()
@@ -453,21 +469,31 @@ cdef class Locked:
 
     cdef Control control
     cdef object timeout
+    cdef bint held
 
-    def __init__(self, Control control, timeout):
+    def __cinit__(self, Control control not None, timeout):
         self.control = control
         self.timeout = timeout
 
+    def __reduce__(self):
+        raise stays_here(self)
+
     def __enter__(self):
+        if self.held:
+            raise Internal("the write lock is held already")
         self.control.pin()
         try:
             self.control.lock_or_raise(self.timeout)
         except BaseException:
             self.control.unpin()
             raise
+        self.held = True
         self.control.note_write()
 
     def __exit__(self, *_):
+        if not self.held:
+            raise Internal("the write lock is not held")
+        self.held = False
         self.control.unlock_noted()
         self.control.unpin()
         say_now()

@@ -461,6 +461,21 @@ def file_system_magic(int fd):
 cdef inline uint64_t align8(uint64_t n) noexcept nogil:
     return (n + 7) & ~<uint64_t>7
 
+# What makes an object that only this module may make; Python code cannot get at it.
+cdef object INSIDE = object()
+
+
+cdef object only_inside(object what):
+    """The error for an attempt to make such an object from outside."""
+    return Usage(f"a {type(what).__name__} is made by Penstock itself and cannot be made by hand")
+
+
+cdef object stays_here(object what):
+    """The error for an attempt to pickle or copy what refers to this process's own memory."""
+    return WrongType(
+        f"a {type(what).__name__} belongs to the process that made it and cannot be copied or pickled")
+
+
 include "_seqs.pxi"
 include "_frame.pxi"
 include "_codec.pxi"

@@ -246,7 +246,9 @@ cdef class Event:
         self.p = NO_FRAME
 
     def __init__(self):
-        raise WrongType("an Event comes from a log; to append one use log.append or penstock.Entry")
+        raise WrongType(
+            "an Event comes from a log: use log[seq] or log.read(); to append one use log.append(), or "
+            "log.extend() with penstock.Entry")
 
     @property
     def seq(self):

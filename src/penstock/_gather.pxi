@@ -30,6 +30,13 @@ cdef class Values:
                 self.pinned = i + 1
         return True
 
+    def __cinit__(self, inside=None, *args, **kwargs):
+        if inside is not INSIDE:
+            raise only_inside(self)
+
+    def __reduce__(self):
+        raise stays_here(self)
+
     def __dealloc__(self):
         cdef uint64_t i
         for i in range(self.pinned):
@@ -104,7 +111,7 @@ cdef class Gathered(Given):
     cdef list pins           # what keeps the bytes in place
     cdef bint alike          # they differ in their values alone, which are bytes objects
 
-    def __init__(self):
+    def __cinit__(self, *args, **kwargs):
         self.pins = []
         self.alike = True
 
@@ -122,7 +129,7 @@ cdef class Gathered(Given):
 
     def __getitem__(self, which):
         """Some of them, by a slice."""
-        cdef Gathered some = Gathered()
+        cdef Gathered some = Gathered.__new__(Gathered, INSIDE)
         cdef uint64_t i
         start, stop, _ = which.indices(self.count)
         some.at = self.at + <uint64_t>start
@@ -213,7 +220,7 @@ cdef class Gatherer:
     cdef bint seen_same        # ... whether that is the log's codec
     cdef bytes seen_headers    # ... what it has as headers if it brings none
 
-    def __init__(self, path, Coder own, Coder coder, key, topic, headers, time, tags):
+    def __cinit__(self, path, Coder own not None, Coder coder not None, key, topic, headers, time, tags):
         self.path = path
         self.own = own
         self.coder = coder
@@ -225,9 +232,12 @@ cdef class Gatherer:
         if self.users or self.codec or self.tags:
             set_headers(&self.shared, self.pins, self.users, self.codec + self.tags)
 
+    def __reduce__(self):
+        raise stays_here(self)
+
     cdef int begin(self, uint64_t before) except -1:
         """Gather from now on into another batch, which ``before`` items come before."""
-        self.into = Gathered()
+        self.into = Gathered.__new__(Gathered, INSIDE)
         self.into.before = before
         self.into.pins.append(self.pins)  # of what its items share
         return 0
@@ -400,13 +410,16 @@ cdef class Gathering:
     cdef object items
     cdef uint64_t room, events_max
 
-    def __init__(self, Gatherer gatherer, values, uint64_t room, uint64_t events_max):
+    def __cinit__(self, Gatherer gatherer not None, values, uint64_t room, uint64_t events_max):
         self.gatherer = gatherer
         self.items = iter(values)
         self.room = room
         self.events_max = events_max
         gatherer.copies = True
         gatherer.begin(0)
+
+    def __reduce__(self):
+        raise stays_here(self)
 
     def __iter__(self):
         return self

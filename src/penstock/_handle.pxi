@@ -11,6 +11,11 @@ cdef class HandleCore:
 
     def __cinit__(self, *args, **kwargs):
         self.fork_generation = psk_fork_generation
+        self._closed = True  # until somebody opened a log
+        self.path = ""
+
+    def __reduce__(self):
+        raise stays_here(self)
 
     cdef char *words_or_null(self) noexcept:
         if self._control is None or self._control.generation != psk_fork_generation:

@@ -124,8 +124,11 @@ cdef class Opening:
     cdef psk_held held
     cdef bint entered
 
-    def __init__(self, int fd):
+    def __cinit__(self, int fd):
         identify(&self.held, fd)
+
+    def __reduce__(self):
+        raise stays_here(self)
 
     def __enter__(self):
         if self.entered:
@@ -164,11 +167,12 @@ cdef class Guard:
     cdef uint32_t depth
     cdef psk_held held
 
-    def __cinit__(self, *args, **kwargs):
+    def __cinit__(self, bint again=False):
         self.lock = _threading.RLock()
-
-    def __init__(self, bint again=False):
         self.again = again
+
+    def __reduce__(self):
+        raise stays_here(self)
 
     def __enter__(self):
         self.lock.acquire()

@@ -400,6 +400,13 @@ cdef class Chunk:
     cdef ArrowArray array
     cdef Columned columns
 
+    def __cinit__(self, inside=None, *args, **kwargs):
+        if inside is not INSIDE:
+            raise only_inside(self)
+
+    def __reduce__(self):
+        raise stays_here(self)
+
     def __dealloc__(self):
         if self.array.release != NULL:
             with nogil:
@@ -433,8 +440,9 @@ cdef class Intake:
             with nogil:  # whoever made it may wait for a thread that needs the GIL
                 self.stream.release(&self.stream)
 
-    def __init__(
-        self, source, path, Coder own, Coder coder, bytes codec, bytes tags, value, key, topic, headers, time
+    def __cinit__(
+        self, source, path, Coder own not None, Coder coder not None, bytes codec not None, bytes tags not None,
+        value, key, topic, headers, time
     ):
         cdef ArrowStream *s
         cdef ArrowSchema *schema
@@ -466,11 +474,14 @@ cdef class Intake:
             a = <ArrowArray *>PyCapsule_GetPointer(array_capsule, "arrow_array")
             if self.schema.release == NULL or a.release == NULL:
                 raise Usage("this Arrow data was taken over already")
-            chunk = Chunk.__new__(Chunk)
+            chunk = Chunk.__new__(Chunk, INSIDE)
             chunk.array = a[0]
             a.release = NULL
             self.first = chunk
         self.choose(value, key, topic, headers, time, codec + tags)
+
+    def __reduce__(self):
+        raise stays_here(self)
 
     cdef object stream_error(self, int rc):
         cdef const char *text = NULL
@@ -667,7 +678,7 @@ cdef class Intake:
         cdef Chunk chunk
         cdef int rc
         if self.stream.release != NULL:
-            chunk = Chunk.__new__(Chunk)
+            chunk = Chunk.__new__(Chunk, INSIDE)
             with nogil:
                 rc = self.stream.get_next(&self.stream, &chunk.array)
             if rc:
@@ -681,7 +692,7 @@ cdef class Intake:
                 raise StopIteration
         self.bind(chunk)
         first = 0 if self.bare else chunk.array.offset
-        given = Given(self, [(chunk, first, first + chunk.array.length)], self.seen)
+        given = new_given(self, [(chunk, first, first + chunk.array.length)], self.seen)
         self.seen += given.count
         if self.coder.encode is not None or self.own.encode is not None:
             given.check()
@@ -692,7 +703,17 @@ cdef class Intake:
         pieces = []
         for given in self:
             pieces += (<Given>given).pieces
-        return Given(self, pieces, 0)
+        return new_given(self, pieces, 0)
+
+
+cdef Given new_given(Intake intake, list pieces, uint64_t before):
+    """Rows of the chunks in ``pieces``, whose bounds the caller has checked."""
+    cdef Given given = Given.__new__(Given, INSIDE)
+    given.intake = intake
+    given.before = before
+    given.pieces = pieces
+    given.count = sum([stop - start for _, start, stop in pieces])
+    return given
 
 
 cdef class Given:
@@ -703,11 +724,12 @@ cdef class Given:
     cdef readonly uint64_t count
     cdef uint64_t before       # rows of the whole that come before these
 
-    def __init__(self, Intake intake, list pieces, uint64_t before):
-        self.intake = intake
-        self.before = before
-        self.pieces = pieces
-        self.count = sum(stop - start for _, start, stop in pieces)
+    def __cinit__(self, inside=None, *args, **kwargs):
+        if inside is not INSIDE:
+            raise only_inside(self)
+
+    def __reduce__(self):
+        raise stays_here(self)
 
     def __len__(self):
         return self.count
@@ -723,7 +745,7 @@ cdef class Given:
             if low < high:
                 pieces.append((chunk, low, high))
             at += last - first
-        return Given(self.intake, pieces, self.before + start)
+        return new_given(self.intake, pieces, self.before + start)
 
     cdef object refuse(self, Refusal why, uint64_t row):
         kind = TooLarge if why in (REFUSED_VALUE, REFUSED_KEY, REFUSED_TOPIC, REFUSED_HEADERS) else Usage

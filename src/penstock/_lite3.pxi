@@ -29,7 +29,7 @@ cdef struct Lite3:
     uint64_t hash     # of the last of them
 
 
-def lite3_check(bytes data):
+def lite3_check(bytes data not None):
     """Raise ValueError unless ``data`` is a lite3 document through and through."""
     cdef Lite3 d
     cdef uint8_t kind

@@ -3,7 +3,8 @@
 cdef class Reader:
     """An iterator over events, from ``log.read()`` or ``log.follow()``.
 
-    It takes no lock and may be left at any time. It never passes ``head`` and checks each frame's
+    It takes no lock and may be left at any time. ``close()``, or leaving a ``with`` block, gives up at
+    once what it holds: its maps and, with ``hold=True``, the events that writers of a ring wait with. It never passes ``head`` and checks each frame's
     bounds and checksum before it hands the event out, so it returns only what a writer committed.
     ``take(n)`` returns what is there without waiting, ``wait(timeout)`` waits for more,
     ``position`` tells where it stands, ``skipped`` how many seqs it passed over because they are
@@ -46,14 +47,18 @@ cdef class Reader:
     cdef bint to_end          # likewise: end where the log does, if all that was asked for is gone
     cdef Hold hold            # what has writers of a ring wait for this reader
     cdef int64_t spin_ns
+    cdef uint32_t inside      # calls under way, of whatever thread
+    cdef bint shut            # it was closed; what it has mapped goes when nobody is inside
     cdef public object timeout
 
-    def __init__(
-        self, LogCore log, uint64_t start, uint64_t stop, *, bint reverse=False, bint check=True,
-        topic=None, key=None, since_ns=None, until_ns=None, bint follows=False, bint durable=False, timeout=None,
-        spin=0.0, damaged="raise", tags=None, on_gap="raise", bint from_oldest=True,
-        bint to_end=False, hold=None,
+    def __cinit__(
+        self, log=None, start=None, stop=None, *, bint reverse=False, bint check=True,
+        bytes topic=None, bytes key=None, since_ns=None, until_ns=None, bint follows=False, bint durable=False,
+        timeout=None, spin=0.0, damaged="raise", bytes tags=None, on_gap="raise", bint from_oldest=True,
+        bint to_end=False, Hold hold=None,
     ):
+        if not isinstance(log, LogCore) or start is None or stop is None:
+            raise Usage("a Reader comes from log.read() or log.follow(); open the log with penstock.open(path)")
         self.log = log
         self.next = start
         self.stop = stop
@@ -76,7 +81,7 @@ cdef class Reader:
         if tags is not None:
             self.tags_at = PyBytes_AS_STRING(tags)
             self.tags_len = PyBytes_GET_SIZE(tags)
-        self.blocks = not log._is_ring and (self.timed or topic is not None)
+        self.blocks = not self.log._is_ring and (self.timed or topic is not None)
         self.filtered = self.timed or topic is not None or key is not None or tags is not None
         self.follows = follows
         self.durable = durable and follows  # a read that ends has its stop below that from the start
@@ -103,11 +108,66 @@ cdef class Reader:
         self.spin_ns = -1 if spin > 1e6 else <int64_t>(spin * 1e9)
         deadline_after(timeout)
 
+    def __reduce__(self):
+        raise WrongType(
+            f"a Reader belongs to the process that made it and cannot be copied or pickled; send the log, which "
+            f"can be, and read on from reader.position, now {self.next}")
+
     def __iter__(self):
         return self
 
     def __repr__(self):
-        return f"<penstock.Reader of {self.log.path!r} at seq {self.next}>"
+        return f"<penstock.Reader of {self.log.path!r} at seq {self.next}{', closed' if self.shut else ''}>"
+
+    def __enter__(self):
+        if self.shut:
+            raise self.shut_error()
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        """Give up its maps and its hold on a ring; events that it handed out stay readable.
+
+        Closing twice is fine. Whoever iterates over it, in another thread as well, gets `Closed`.
+
+        >>> log = penstock.open(path)
+        >>> log.append(b"a")
+        1
+        >>> with log.read() as reader:
+        ...     first = next(reader)
+        >>> reader.closed, first.value
+        (True, b'a')
+        """
+        self.shut = True
+        if self.hold is not None:
+            self.hold.release()
+        if self.inside == 0:
+            self.drop()
+
+    @property
+    def closed(self):
+        """Whether the reader was closed."""
+        return bool(self.shut)
+
+    cdef void drop(self) noexcept:
+        """Let go of everything mapped; nobody is inside."""
+        self.plain = False
+        self.ended = True
+        self.at = self.limit = 0
+        self.base = NULL
+        self.map = None
+        self.ring = None
+        self.hold = None
+
+    cdef object shut_error(self):
+        return Closed(f"{self.log.path}: the reader was closed; make another one with log.read({self.next})")
+
+    cdef void leave_call(self) noexcept:
+        self.inside -= 1
+        if self.shut and self.inside == 0:
+            self.drop()
 
     @property
     def position(self):
@@ -225,7 +285,7 @@ cdef class Reader:
             elif not ring.generation or self.next < <uint64_t>self.log._oldest_seq():
                 self.fall_behind(found)
             self.next = found
-        if self.hold is not None and self.hold.control is not self.log._control:  # in a child
+        if self.hold is not None and not self.shut and self.hold.control is not self.log._control:  # in a child
             self.hold = self.log._take_hold(self.next)
         self.ring = ring
         self.place = position
@@ -772,10 +832,20 @@ cdef class Reader:
         return 0
 
     cdef Event step(self):
+        """The next event, or None if there is none yet; while this runs, nobody takes the map away."""
+        if self.shut:
+            raise self.shut_error()
         if self.log._closed:
             raise self.log._closed_error()
         if self.ended:
             return None
+        self.inside += 1
+        try:
+            return self.step_inside()
+        finally:
+            self.leave_call()
+
+    cdef Event step_inside(self):
         if self.durable and self.next >= self.stop:
             self.stop = self.durable_stop()
         if self.reverse:
@@ -869,6 +939,8 @@ cdef class Reader:
         cdef int64_t left, began, nap_ns = 100000
         cdef int i
         while True:
+            if self.shut:
+                raise self.shut_error()
             if self.log._closed:
                 raise self.log._closed_error()
             if self.log.fork_generation != psk_fork_generation:

@@ -130,6 +130,9 @@ def check_ring(
     cdef uint64_t at, begin, stop, found, expected, budget = 4 * m.ring_bytes + PSK_PAGE
     cdef size_t more = 0
     cdef list places = []
+    m.sound()
+    if out is not None:
+        out.sound()
     if head < start or head - start > m.ring_bytes or (start | head) % 8 or not m.writable:
         raise Internal(f"{m.path}: cannot check positions {start} to {head}")
     if out is not None and (out.ring_bytes < m.ring_bytes or not out.writable):
@@ -187,6 +190,7 @@ def compare_index(RingMap m not None, bytes was not None, uint64_t start, uint64
     """
     cdef uint64_t i, told, wanted, astray = 0, first = 0
     cdef const char *told_at = PyBytes_AS_STRING(was)
+    m.sound()
     if <uint64_t>PyBytes_GET_SIZE(was) < m.index_capacity * PSK_RING_SLOT_BYTES:
         raise Internal(f"{m.path}: an index of {len(was)} bytes")
     for i in range(m.index_capacity):

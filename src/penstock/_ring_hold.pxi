@@ -32,11 +32,12 @@ cdef class Hold:
     cdef Control control
     cdef int fd, slot
 
-    def __cinit__(self):
-        self.fd = -1
-
-    def __init__(self, Control control, int fd, int slot):
+    def __cinit__(self, Control control not None, int fd, int slot):
         """Take over ``fd``, which holds the lock of ``slot``."""
+        self.fd = -1
+        if fd < 0 or not 0 <= slot < PSK_HOLDS_MAX:
+            raise Internal(f"a hold needs an open file and a slot below {PSK_HOLDS_MAX}, got {fd} and {slot}")
+        control.live_to_write()
         if not psk_fd_register(fd):
             _os.close(fd)
             raise MemoryError
@@ -46,6 +47,9 @@ cdef class Hold:
 
     def __dealloc__(self):
         self.release()
+
+    def __reduce__(self):
+        raise stays_here(self)
 
     def close(self):
         """Hold nobody up any more."""
@@ -61,6 +65,8 @@ cdef class Hold:
 
     def move_over(self, Hold other not None):
         """Be what ``other`` was, which is nothing any more: the ring is another file now."""
+        if other is self:
+            raise Internal("a hold cannot move over to itself")
         self.release()
         self.control = other.control
         self.fd = other.fd
@@ -71,8 +77,8 @@ cdef class Hold:
         """Tell writers where the reader stands now."""
         cdef Control control = self.control
         cdef char *at
-        if control.words == NULL or control.generation != psk_fork_generation:
-            return
+        if self.fd < 0 or control.words == NULL or control.generation != psk_fork_generation:
+            return  # it was given up, and its slot may be another reader's
         at = control.words + PSK_C_HOLDS + self.slot * PSK_HOLD_BYTES
         if psk_load64(at) == position:
             return

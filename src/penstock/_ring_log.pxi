@@ -39,6 +39,7 @@ cdef class RingCore(HandleCore):
         cdef Place place
         cdef Rule rule
         cdef Copies due
+        m.sound()
         ring_put(m, nbytes, psk_get64(words + PSK_C_HEAD), NO_COPY, &place)
         rule_for(words, m, NULL, &rule)
         due = copy_due(words, m, &place, rule.reserve)
@@ -64,6 +65,10 @@ cdef class RingCore(HandleCore):
         cdef uint64_t i = 0, nbytes = 0, seq = 0, end = 0
         cdef int rc
         cdef list pins = []
+        m.sound()
+        control.live_to_write()
+        if not 0 < len(frames) <= 2:
+            raise Internal(f"{m.path}: the state is one frame or two, got {len(frames)}")
         memset(&terms, 0, sizeof(terms))
         terms.copies = COPY_ANEW if anew else COPY_HERE
         for kind, body in frames:
@@ -147,6 +152,7 @@ cdef class RingCore(HandleCore):
 
     def _take_still(self, RingMap m not None, uint64_t tail, uint64_t head, uint64_t epoch):
         """Go on with that file, without control; no thread sees one without the other."""
+        m.sound()
         self._ring = m
         self._static_tail = tail
         self._static_head = head
@@ -201,6 +207,10 @@ cdef class RingCore(HandleCore):
         cdef bint lost = False
         cdef FrameState state
         cdef char *to
+        if target is not None:
+            target.sound()
+            if not target.writable or start % 8:
+                raise Internal(f"{target.path}: cannot be copied to")
         walk_start(&walk, start, 0, 0, 0, True)
         walk.last_frame = last_frame
         while position < stop:

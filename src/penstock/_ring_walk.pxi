@@ -3,6 +3,15 @@
 cdef class RingWalk(SegmentMap):
     """The part of a ring's map for whoever has the ring for itself, or holds the write lock."""
 
+    cdef int sound(self) except -1:
+        """Refuse a map whose ring or index does not lie in the file."""
+        if self.ring_bytes < PSK_FRAME_HEADER_BYTES or self.ring_bytes % 8 or self.index_capacity >> 48 or (
+            not self.has(self.data_offset, self.data_offset + self.ring_bytes)
+            or not self.has(self.index_offset, self.index_offset + self.index_capacity * PSK_RING_SLOT_BYTES)
+        ):
+            raise Internal(f"{self.path}: is not mapped as a ring")
+        return 0
+
     cdef object nonsense(self):
         """The error for control that cannot be right."""
         return Corrupt(
@@ -19,8 +28,11 @@ cdef class RingWalk(SegmentMap):
         cdef Walk w
         cdef uint64_t bad_at = 0
         cdef FrameState state
+        self.sound()
         walk_start(&w, 0, 1, 0, 0, True)
         w = {**w, **resume}
+        if w.offset % 8:
+            raise Internal(f"{self.path}: cannot walk from {w.offset}")
         with nogil:
             state = self.walk_frames(limit, check, &w, &bad_at)
         return w, <int>state, (bad_at if state != FRAME_GOOD else 0)
@@ -91,6 +103,7 @@ cdef class RingWalk(SegmentMap):
         cdef uint64_t at = frame, back, before, total = 0, room, found = 0, seq = 0, want_seq = 0, ns = U64_MAX
         cdef const char *p
         cdef bint holes = self.generation > 0, fits
+        self.sound()
         with nogil:
             while at >= floor and at % 8 == 0 and lap_room(self, at) >= PSK_FRAME_HEADER_BYTES:
                 p = self.base + ring_offset(self, at)
@@ -170,6 +183,7 @@ cdef class RingWalk(SegmentMap):
         cdef Walk w
         cdef const char *base = self.base + self.data_offset
         cdef const char *p
+        self.sound()
         found = []
         wrap = None
         while True:
@@ -198,7 +212,8 @@ cdef class RingWalk(SegmentMap):
         """Zero the bytes from one position to another that are not zero; whether there were any."""
         cdef uint64_t n, at
         cdef bint some = False
-        if stop - start > self.ring_bytes or not self.writable:
+        self.sound()
+        if start > stop or stop - start > self.ring_bytes or not self.writable:
             raise Internal(f"{self.path}: cannot zero from {start} to {stop}")
         with nogil:
             while start < stop:
@@ -218,6 +233,7 @@ cdef class RingWalk(SegmentMap):
         """
         cdef uint64_t total = 0
         cdef const char *p
+        self.sound()
         if not tail <= position < head or position % 8 or lap_room(self, position) < PSK_FRAME_HEADER_BYTES:
             return None
         p = self.base + ring_offset(self, position)
@@ -233,6 +249,7 @@ cdef class RingWalk(SegmentMap):
         And how many bytes of damaged frames lie before it. Under the write lock.
         """
         cdef uint64_t at = tail, behind, next_at, stop, budget = 4 * self.ring_bytes, lost = 0
+        self.sound()
         if not is_ring_span(self, tail, head) or need > head:
             raise self.nonsense()
         with nogil:

@@ -7,8 +7,9 @@ cdef class Window(SegmentMap):
     cdef RingMap ring
     cdef bint cut   # the last frame may be there in part: more of the lap follows
 
-    def __init__(self):
-        raise WrongType("a window comes from a ring")
+    def __cinit__(self, inside=None, *args, **kwargs):
+        if inside is not INSIDE:
+            raise only_inside(self)
 
     def __dealloc__(self):
         free(self.base)
@@ -37,7 +38,7 @@ cdef Window new_window(RingMap m, size_t nbytes, Window spare):
     """A window with room for ``nbytes``: ``spare``, which nobody else holds, if it is large enough."""
     cdef Window w = spare
     if w is None or w.room < nbytes + WINDOW_START:
-        w = Window.__new__(Window)
+        w = Window.__new__(Window, INSIDE)
         w.base = <char *>malloc(nbytes + WINDOW_START)
         if w.base == NULL:
             raise MemoryError
@@ -58,6 +59,8 @@ cdef class RingMap(RingWalk):
 
     def epoch(self):
         """What changes before anything else does in the file, except while control is live."""
+        if not self.has(0, PSK_RING_CONTROL_OFFSET + PSK_CONTROL_BYTES):
+            raise Internal(f"{self.path}: has no control")
         return psk_load64(self.base + PSK_RING_CONTROL_OFFSET + PSK_C_EPOCH)
 
     cdef uint64_t oldest(self, RingCore log, uint64_t *position) except? 0:

@@ -57,7 +57,7 @@ cdef class RowReader(Reader):
     cdef SegmentMap window    # the map of which pages are held
     cdef uint64_t window_start, window_end
 
-    def shape(self, Columns columns, uint64_t rows_max, uint64_t bytes_max):
+    def shape(self, Columns columns not None, uint64_t rows_max, uint64_t bytes_max):
         """Set which columns a batch has and how large it gets."""
         self.columns = columns
         if self.log._is_ring:
@@ -222,6 +222,10 @@ cdef class RowReader(Reader):
             psk_populate_read(self.base + self.window_start, stop - self.window_start)
         return 0
 
+    cdef void drop(self) noexcept:
+        self.window = None
+        Reader.drop(self)
+
     cdef int leave_window(self) except -1:
         """Let go of the pages that were read last; others may be at other pages of the segment."""
         if self.window is not None:
@@ -301,6 +305,10 @@ cdef class RowReader(Reader):
         """The next batch; None if there is nothing more."""
         cdef Rows rows
         cdef Batch made
+        if self.columns is None:
+            raise Internal("this reader was not told which columns it has")
+        if self.shut:
+            raise self.shut_error()
         if self.log._closed:
             raise self.log._closed_error()
         if self.busy:
@@ -310,6 +318,7 @@ cdef class RowReader(Reader):
         if self.ended:
             return None
         self.busy = True
+        self.inside += 1
         memset(&rows, 0, sizeof(rows))
         rows.wanted = self.columns.wanted
         rows.time_step = self.columns.time_step
@@ -321,6 +330,7 @@ cdef class RowReader(Reader):
             self.failed = Usage(f"{self.log.path}: this scan was broken off; run it anew")
             self.busy = False
             rows_free(&rows)
+            self.leave_call()
             raise
         try:
             if rows.count == 0 or self.ended:
@@ -329,13 +339,14 @@ cdef class RowReader(Reader):
                 if self.failed is not None:
                     raise self.failed
                 return None
-            made = Batch.__new__(Batch)
+            made = Batch.__new__(Batch, INSIDE)
             made.columns = self.columns
             if not rows_export(&rows, self.columns.ids, self.columns.count, &made.array):
                 raise MemoryError
         finally:
             self.busy = False
             rows_free(&rows)
+            self.leave_call()
         return made
 
 
@@ -346,9 +357,12 @@ cdef class BatchStream:
     cdef object source
     cdef bytes error
 
-    def __init__(self, Columns columns, source):
+    def __cinit__(self, Columns columns not None, source):
         self.columns = columns
         self.source = source
+
+    def __reduce__(self):
+        raise stays_here(self)
 
     def capsule(self):
         """The stream; it may be given away once."""

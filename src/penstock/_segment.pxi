@@ -264,15 +264,18 @@ cdef class SegmentMap:
     cdef public bint writable
     cdef public Coder coder          # of the handle that reads through this map
 
-    def __cinit__(self):
+    def __cinit__(self, given_fd, path=None, uint64_t mapped=0, bint writable=False):
+        """Map ``mapped`` bytes of ``given_fd``, which this object owns from now on."""
+        cdef void *at
+        cdef int failed, fd
         self.base = NULL
         self.own_index = NULL
         self.fd = -1
-
-    def __init__(self, int fd, path, uint64_t mapped, bint writable):
-        """Map ``mapped`` bytes of ``fd``, which this object owns from now on."""
-        cdef void *at
-        cdef int failed
+        if given_fd is INSIDE:  # its memory is not a file's
+            return
+        fd = given_fd
+        if fd < 0 or mapped == 0 or not isinstance(path, str):
+            raise Usage(f"a map needs an open file, its path and a length, got {given_fd!r}, {path!r}, {mapped}")
         self.fork_generation = psk_fork_generation
         self.path = path
         self.writable = writable
@@ -294,6 +297,13 @@ cdef class SegmentMap:
             munmap(self.base, self.mapped)
         self.close_fd()
         PyMem_Free(self.own_index)
+
+    def __reduce__(self):
+        raise stays_here(self)
+
+    cdef bint has(self, uint64_t start, uint64_t stop) noexcept:
+        """Whether the bytes from ``start`` to ``stop`` are mapped and in the file."""
+        return start <= stop <= self.mapped and stop <= self.file_bytes
 
     cpdef close_fd(self):
         """Close the descriptor; the map stays."""
@@ -346,6 +356,8 @@ cdef class SegmentMap:
 
     def settings(self):
         """The settings that the segment began with, as JSON."""
+        if not self.has(0, PSK_HEADER_SETTINGS):
+            raise Internal(f"{self.path}: has no header")
         return self.bytes_at(PSK_HEADER_SETTINGS, psk_get32(self.base + PSK_HEADER_SETTINGS_LEN))
 
     def crc_of(self, uint64_t offset, uint64_t nbytes):
@@ -413,9 +425,7 @@ cdef class SegmentMap:
         cdef const unsigned char[:] view = data
         if view.shape[0] == 0:
             return
-        if not self.writable or offset + <uint64_t>view.shape[0] > self.mapped or (
-            offset + <uint64_t>view.shape[0] > self.file_bytes
-        ):
+        if not self.writable or not self.has(offset, offset + <uint64_t>view.shape[0]):
             raise Internal(f"{self.path}: cannot write at {offset}")
         memcpy(self.base + offset, &view[0], <size_t>view.shape[0])
 
@@ -447,9 +457,7 @@ cdef class SegmentMap:
         memset(&p, 0, sizeof(p))
         p.kind = kind
         p.key_len = PSK_NO_KEY
-        if not self.writable or offset + align8(PSK_FRAME_HEADER_BYTES + n) > self.mapped or (
-            offset + align8(PSK_FRAME_HEADER_BYTES + n) > self.file_bytes
-        ):
+        if not self.writable or not self.has(offset, offset + align8(PSK_FRAME_HEADER_BYTES + n)):
             raise Internal(f"{self.path}: no room for a control frame at {offset}")
         n = frame_write(
             self.base + offset, &p, PyBytes_AS_STRING(raw), n, 0, seq, append_ns,
@@ -506,7 +514,7 @@ cdef class SegmentMap:
         published index entries instead of at the segment's start, and goes on from the frames.
         """
         cdef Walk w
-        cdef uint64_t bad_at = 0, total = 0, i
+        cdef uint64_t bad_at = 0, total = 0, i, index_end
         cdef FrameState state
         cdef char *entry
         cdef bint holes = self.generation > 0
@@ -515,8 +523,16 @@ cdef class SegmentMap:
         self.walk_begin(&w)
         if resume is not None:
             w = {**w, **resume}
+            if w.offset < self.data_offset or w.offset % 8:
+                raise Internal(f"{self.path}: cannot walk from {w.offset}")
+        index_end = self.index_offset + self.index_capacity * PSK_INDEX_ENTRY_BYTES
+        if write_index and (
+            not self.writable or index_end > self.data_offset or not self.has(self.index_offset, index_end)
+            or w.index_count > (w.offset - self.data_offset) // PSK_INDEX_STEP + 1
+        ):
+            raise Internal(f"{self.path}: cannot write an index")
         if index_from:
-            if index_from > self.index_capacity:
+            if index_from > self.index_capacity or not self.has(self.index_offset, index_end):
                 raise self.damage(self.index_offset, FRAME_LENGTH)
             for i in range(index_from - 1):
                 entry = self.base + self.index_offset + i * PSK_INDEX_ENTRY_BYTES
@@ -566,7 +582,9 @@ cdef class SegmentMap:
         if self.data_end:
             if not self.index_checked:
                 self.index_checked = True
-                self.index_trusted = self.index_count <= self.index_capacity and self.index_crc == (
+                self.index_trusted = self.index_count <= self.index_capacity and self.has(
+                    self.index_offset, self.index_offset + self.index_count * PSK_INDEX_ENTRY_BYTES
+                ) and self.index_crc == (
                     <uint32_t>~psk_crc(
                         0xFFFFFFFF, self.base + self.index_offset, self.index_count * PSK_INDEX_ENTRY_BYTES))
             if self.index_trusted:
@@ -585,7 +603,7 @@ cdef class SegmentMap:
         count[0] = self.own_index_count
         return self.own_index
 
-    def offset_near(self, LogCore log, uint64_t seq):
+    def offset_near(self, LogCore log not None, uint64_t seq):
         """Offset of the block of frames that ``seq`` falls into, as the index has it."""
         return self.block_near(log, seq)
 
@@ -619,7 +637,7 @@ cdef class SegmentMap:
             return U64_MAX
         return self.block_in(index, count, seq)
 
-    def seq_near(self, LogCore log, uint64_t offset):
+    def seq_near(self, LogCore log not None, uint64_t offset):
         """The first seq of the last block of frames that begins at ``offset`` or before it."""
         cdef uint64_t low = 0, high = 0, middle
         cdef char *index = self.index_for(log, &high)
@@ -795,7 +813,7 @@ cdef class SegmentMap:
             at += total
         return found
 
-    def end_of_frames(self, LogCore log):
+    def end_of_frames(self, LogCore log not None):
         """Offset behind the last frame of a closed segment that is not sealed."""
         cdef uint64_t at = self.last_offset(log, self.grown())
         if at == 0:
@@ -825,7 +843,7 @@ cdef class SegmentMap:
         cdef bint found = False
         if limit > self.mapped or limit > self.file_bytes:
             raise Internal(f"{self.path}: cannot look up to {limit}")
-        if start + PSK_FRAME_HEADER_BYTES > limit:
+        if start > limit or limit - start < PSK_FRAME_HEADER_BYTES:
             return False
         with nogil:
             search_begin(
@@ -849,6 +867,8 @@ cdef class SegmentMap:
         cdef uint32_t slot
         cdef uint16_t n
         cdef FrameState state = FRAME_GOOD
+        if not self.has(start, limit) and start < limit:
+            raise Internal(f"{self.path}: cannot read from {start} to {limit}")
         memset(seen, 0, sizeof(seen))
         found = set()
         while at < limit:

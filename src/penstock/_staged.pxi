@@ -257,8 +257,11 @@ cdef class Frames:
     def __dealloc__(self):
         PyMem_Free(self.starts)
 
-    def __init__(self):
+    def __cinit__(self):
         self.buffers = []
+
+    def __reduce__(self):
+        raise stays_here(self)
 
     def add(self, bytes data not None, uint64_t count, uint32_t digest, path):
         """Take the frames of one file; `Corrupt` if they are not what was staged."""
@@ -294,7 +297,17 @@ cdef class Frames:
 
     def rows(self, uint64_t before=0):
         """All of them, as rows to append; ``before`` of the whole come before these."""
-        return StagedRows(self, 0, self.count, before)
+        return new_staged_rows(self, 0, self.count, before)
+
+
+cdef StagedRows new_staged_rows(Frames frames, uint64_t first, uint64_t stop, uint64_t before):
+    """Some of the frames, whose bounds the caller has checked."""
+    cdef StagedRows rows = StagedRows.__new__(StagedRows, INSIDE)
+    rows.frames = frames
+    rows.first = first
+    rows.count = stop - first
+    rows.before = before
+    return rows
 
 
 cdef class StagedRows(Given):
@@ -303,17 +316,11 @@ cdef class StagedRows(Given):
     cdef Frames frames
     cdef uint64_t first
 
-    def __init__(self, Frames frames not None, uint64_t first, uint64_t stop, uint64_t before):
-        self.frames = frames
-        self.first = first
-        self.count = stop - first
-        self.before = before
-
     def __getitem__(self, which):
         start, stop, _ = which.indices(self.count)
-        return StagedRows(self.frames, self.first + start, self.first + max(start, stop), self.before + start)
+        return new_staged_rows(self.frames, self.first + start, self.first + max(start, stop), self.before + start)
 
-    def check(self, Coder coder, path):
+    def check(self, Coder coder not None, path):
         """Look whether every value is what the codec wants; that takes an object per row."""
         cdef uint64_t i
         cdef Event event

@@ -233,17 +233,15 @@ cdef class FrameScan:
     cdef uint64_t out_producer
     cdef bint flatten, long_done
 
-    def __cinit__(self):
-        self.index = NULL
-        self.out = NULL
-        self.topic_bytes = NULL
-        self.topic_slots = NULL
-
-    def __init__(
+    def __cinit__(
         self, uint64_t data_offset, uint64_t base_seq, uint64_t limit, *, bint holes=False,
         uint64_t prior_append_ns=0, uint64_t prior_event_max_ns=0, bint monotone=True,
         uint64_t mark=0, uint64_t copy_to=0,
     ):
+        self.index = NULL
+        self.out = NULL
+        self.topic_bytes = NULL
+        self.topic_slots = NULL
         limit &= ~<uint64_t>7
         if data_offset % 8 or limit < data_offset:
             raise Internal(f"frames from {data_offset} to {limit} cannot be scanned")
@@ -267,6 +265,9 @@ cdef class FrameScan:
             if self.out == NULL:
                 raise MemoryError
             self.out_at = copy_to
+
+    def __reduce__(self):
+        raise stays_here(self)
 
     def __dealloc__(self):
         PyMem_Free(self.index)
@@ -374,6 +375,8 @@ cdef class FrameScan:
     def long_frame(self):
         """Commit word, and ``back`` and ``batch_left`` that a copy of the frame at ``at`` gets."""
         cdef const char *p = self.data + (self.w.offset - self.start)
+        if self.w.offset < self.start or self.w.offset - self.start + PSK_FRAME_HEADER_BYTES > self.length:
+            raise Internal(f"no frame at {self.w.offset} was fed")
         left = 0 if self.flatten else psk_get32(p + PSK_FRAME_BATCH_LEFT)
         return psk_get32(p), (self.out_at - self.out_last if self.out_last else 0), left
 

@@ -35,7 +35,7 @@ class Anchor:
         return found if _identity(found) == self._identity else None
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        if self.status() is not None:
+        if getattr(self, "_identity", None) is not None and self.status() is not None:
             close(self.fd)
 
 

@@ -53,10 +53,14 @@ class Handle(LogCore):
     _loads_apart = True  # whether a load that is no single batch goes elsewhere first
 
     def __init__(self, path: str, place: Place, options: Options, new: Settings | None) -> None:
-        """Open the log at ``path``; ``new`` are the settings of one to create if there is none."""
-        self._closed = True  # until it is open
+        """Open the log at ``path``; ``new`` are the settings of one to create if there is none.
+
+        ``_closed`` is true from the start, until it is open: whatever ends this, there is nothing
+        to release.
+        """
         self.path = path
         self._place = place
+        self._options = options
         self._writable = options.writable
         self._timeout = options.timeout
         self._any_file_system = options.any_file_system
@@ -216,7 +220,7 @@ class Handle(LogCore):
         self.close()
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True):
+        if not self._closed:
             self._release()
 
     def __repr__(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal, SupportsIndex
+from typing import Any, Literal, Self, SupportsIndex
 
 from penstock import files
 from penstock.errors import Busy, NotFound, PenstockError, Usage
@@ -38,7 +38,18 @@ class Log(Handle):
 
     Open one with :func:`penstock.open`. It may be used from several threads, and in the children
     of a fork, each of which opens the log anew the first time it uses it.
+
+    To pickle or copy a log is to open it again: what comes out is a handle of its own, with the
+    mode and the options of this one, and has to be closed like any other.
     """
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Make a log of one kind, which `penstock.open` knows."""
+        if cls._open_held is Handle._open_held:
+            raise Usage(
+                "a Log comes from penstock.open(path), or from penstock.create(path) if it is new"
+            )
+        return super().__new__(cls, *args, **options)
 
     @property
     def first_seq(self) -> int:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copyreg
 import os
 import threading
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any, Literal
 
 from penstock import codecs, files, segment
-from penstock.errors import AlreadyExists, NoSuchLog, Usage, WrongType
+from penstock.errors import AlreadyExists, Gone, NoSuchLog, Usage, WrongType
 from penstock.log import Log
 from penstock.repair import Plan
 from penstock.repair import repair as repair_segments
@@ -163,6 +165,45 @@ def _check_periods(seconds: float | None, events: int | None) -> None:
             raise WrongType(f"sync_events is a whole number, not {type(events).__name__}")
         if events < 1:
             raise Usage(f"sync_events is a number of events from 1, not {events}")
+
+
+def _pickled(log: Log) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """How a log is pickled and copied: by its path, its uuid, and the options of this handle."""
+    log._head()  # it must be open; in a child this opens it
+    held = log._held_fd if log._ctl is None else log._ctl.held_fd
+    try:
+        there = os.path.samestat(os.stat(log.path), os.fstat(held))
+    except OSError:
+        there = False
+    if not there:
+        raise Gone(
+            f"{log.path}: the log was moved or deleted, so it cannot be opened again by its path",
+            filename=log.path,
+        )
+    return _opened_again, (log.path, log.stats().uuid, log._options)
+
+
+def _opened_again(path: str, uuid: object, options: Options) -> Log:
+    """The log that was pickled, opened again."""
+    log = open(
+        path,
+        "rw" if options.writable else "r",
+        create=False,
+        timeout=options.timeout,
+        any_file_system=options.any_file_system,
+        sync_seconds=options.sync_seconds,
+        sync_events=options.sync_events,
+        codec=options.codec,
+        schema=options.schema,
+    )
+    if log.stats().uuid != uuid:
+        log.close()
+        raise Gone(f"{path}: another log is here than the one that was pickled", filename=path)
+    return log
+
+
+copyreg.pickle(SegmentedLog, _pickled)
+copyreg.pickle(RingLog, _pickled)
 
 
 def create(path: str | os.PathLike[str], **options: Any) -> Log:

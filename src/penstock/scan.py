@@ -11,9 +11,9 @@ import functools
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from penstock._core import COLUMNS, BatchStream, Columns, RowReader
+from penstock._core import COLUMNS, BatchStream, Columns, LogCore, RowReader
 from penstock.codecs import find as find_codec
 from penstock.errors import Gap, Usage, WrongType
 from penstock.event import Buffer
@@ -46,8 +46,17 @@ class Scan:
 
     Each of ``to_arrow()``, ``to_batches()``, ``to_pandas()``, ``to_polars()`` goes through the log
     anew, as it then stands. ``skipped`` counts the seqs that the last of them passed over because
-    they are damaged or gone, if the scan was told to.
+    they are damaged or gone, if the scan was told to. It can be pickled together with its log.
     """
+
+    _call: tuple[tuple[Any, ...], dict[str, Any]]  # what it was made with, behind the log
+
+    def __new__(cls, log: object = None, *args: Any, **options: Any) -> Self:
+        if not isinstance(log, LogCore):
+            raise Usage("a Scan comes from log.scan(); open the log with penstock.open(path)")
+        scan = super().__new__(cls)
+        scan._call = (args, options)
+        return scan
 
     def __init__(
         self,
@@ -118,6 +127,9 @@ class Scan:
 
     def __repr__(self) -> str:
         return f"<penstock.Scan of {self._log.path!r}>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _scan_again, (self._log, *self._call)
 
     @property
     def skipped(self) -> int:
@@ -279,6 +291,11 @@ class Scan:
             batches = iter(source.batch, None)
         stream = _pyarrow().RecordBatchReader.from_batches(self.schema, batches)
         return stream.__arrow_c_stream__()
+
+
+def _scan_again(log: Log, args: tuple[Any, ...], options: dict[str, Any]) -> Scan:
+    """A scan that was pickled or copied."""
+    return Scan(log, *args, **options)
 
 
 class _Stream:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
+
+from penstock._core import LogCore
+from penstock.errors import Usage
 
 if TYPE_CHECKING:
     from penstock.log import Log
@@ -11,8 +14,16 @@ if TYPE_CHECKING:
 class Steward:
     """Maintenance that a user asks for by hand."""
 
+    def __new__(cls, log: object = None) -> Self:
+        if not isinstance(log, LogCore):
+            raise Usage("a Steward comes from log.steward; open the log with penstock.open(path)")
+        return super().__new__(cls)
+
     def __init__(self, log: Log) -> None:
         self._log = log
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self._log,)
 
     def roll(self) -> int:
         """End the active segment and begin a new one; returns the new segment's first seq.
