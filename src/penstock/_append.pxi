@@ -256,6 +256,8 @@ cdef class LogCore(RingCore):
                 )
             elif rc == STALE:
                 return 0
+            elif rc == GONE:
+                raise self._gone_error()
             elif rc == FULL:
                 full = True
                 self.wait_for_room(control, deadline, seen)

@@ -140,6 +140,7 @@ class SegmentMap:
     prior_event_max_ns: int
     prior_monotone: bool
     writable: bool
+    home_fd: int
     coder: Coder | None
     def __init__(self, fd: int, path: str, mapped: int, writable: bool) -> None: ...
     def settings(self) -> bytes: ...

@@ -118,7 +118,7 @@ cdef extern from "_native.h" nogil:
         PSK_RING_SHARE, PSK_RING_SLOT_BYTES, PSK_RING_CONTROL_OFFSET, PSK_RING_WINDOW_BYTES, PSK_RING_SCAN_BYTES
         PSK_ALLOCATE_AHEAD_BYTES, PSK_POPULATE_AHEAD_BYTES, PSK_POPULATE_CHUNK_BYTES, PSK_POPULATE_STEP_BYTES, PSK_GIL_COPY_BYTES_MAX
         PSK_WRITE_BYTES_MIN, PSK_WRITE_RUN_BYTES, PSK_WRITE_SCRATCH_BYTES, PSK_WRITE_TOGETHER_BYTES, PSK_SUM_LATER_BYTES_MAX
-        PSK_LOCK_SPINS, PSK_LOCK_SLICE_NS, PSK_WAIT_SLICE_NS, PSK_SCAN_WINDOW_BYTES
+        PSK_LOCK_SPINS, PSK_LOCK_SLICE_NS, PSK_WAIT_SLICE_NS, PSK_LOOK_NS, PSK_SCAN_WINDOW_BYTES
     const uint32_t PSK_LOCK_WAITERS
     const char *PSK_CODEC_NAME
     const char *PSK_TAG_NAME
@@ -142,6 +142,7 @@ cdef extern from "_native.h" nogil:
     void psk_put32(void *p, uint32_t v)
     void psk_put64(void *p, uint64_t v)
     uint64_t psk_now_ns()
+    bint psk_is_linked(int fd)
     int64_t psk_monotonic_ns()
     void psk_sleep_ns(int64_t ns)
     int psk_crc_hardware
@@ -339,6 +340,7 @@ cdef enum:
     COPY = 10        # of a ring: settings or producers have to be appended again first
     TAIL = 11        # of a ring: the oldest frame is damaged
     FULL = 12        # of a ring: what would be overwritten is still wanted
+    GONE = 14        # the segment that takes appends was deleted, or its directory
     UNSURE = 13      # of a ring: a checkpoint has to be made sure before the tail moves on
 
 RING_IS_FULL = <int>FULL

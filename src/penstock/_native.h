@@ -560,6 +560,12 @@ static inline int64_t psk_file_bytes(int fd, const char *path) {
     return (fd >= 0 ? fstat(fd, &s) : stat(path, &s)) == 0 ? (int64_t)s.st_size : -errno;
 }
 
+/* Whether an open file or directory still has a name. */
+static inline int psk_is_linked(int fd) {
+    struct stat s;
+    return fstat(fd, &s) == 0 && s.st_nlink > 0;
+}
+
 static inline void psk_prefetch(const void *p) { __builtin_prefetch(p); }
 
 static inline uint64_t psk_fs_magic(int fd) {

@@ -97,6 +97,10 @@ cdef int publish(
         place.end = head + nbytes
         place.tail = place.wraps = 0
     append_ns = psk_now_ns()
+    if m.home_fd >= 0 and append_ns - m.looked_ns > PSK_LOOK_NS:
+        if not psk_is_linked(m.fd) or not psk_is_linked(m.home_fd):
+            return GONE
+        m.looked_ns = append_ns
     w.last_append_ns = psk_get64(words + PSK_C_LAST_APPEND_NS)
     if append_ns < w.last_append_ns:
         append_ns = w.last_append_ns

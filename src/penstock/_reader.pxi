@@ -990,5 +990,6 @@ cdef class Reader:
                     PyErr_CheckSignals()
                     return self.has_more()
             PyErr_CheckSignals()
+            self.log._check_there()  # nobody wakes the readers of a log that was deleted
             if nap_ns < 5000000:
                 nap_ns = nap_ns * 10 if nap_ns < 1000000 else 5000000

@@ -262,6 +262,8 @@ cdef class SegmentMap:
     cdef public uint64_t prior_event_max_ns
     cdef public bint prior_monotone
     cdef public bint writable
+    cdef public int home_fd          # of its directory, as long as appends go here; -1: none is watched
+    cdef uint64_t looked_ns          # when an append last looked whether both still have a name
     cdef public Coder coder          # of the handle that reads through this map
 
     def __cinit__(self, given_fd, path=None, uint64_t mapped=0, bint writable=False):
@@ -271,6 +273,7 @@ cdef class SegmentMap:
         self.base = NULL
         self.own_index = NULL
         self.fd = -1
+        self.home_fd = -1
         if given_fd is INSIDE:  # its memory is not a file's
             return
         fd = given_fd

@@ -66,6 +66,11 @@ class Directory:
             raise Closed(f"{self.path}: the log is closed; open it again")
         return anchor
 
+    def is_gone(self) -> bool:
+        """Whether it was deleted, or its descriptor closed by somebody else."""
+        found = self.anchor().status()
+        return found is None or found.st_nlink == 0
+
     def close(self) -> None:
         """Let go of the directory, at once or when a call that uses it just now is done."""
         self._anchor = None

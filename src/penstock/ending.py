@@ -7,7 +7,7 @@ log but the index of a segment that is walked to be appended to.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +16,8 @@ from penstock import files, segment
 from penstock import layout as L
 from penstock._core import SegmentMap
 from penstock.control import Words, position
-from penstock.errors import Corrupt, DiskFull
+from penstock.directory import Directory
+from penstock.errors import Corrupt, DiskFull, NotFound
 from penstock.segment import Header, Slot
 from penstock.settings import Settings
 from penstock.store import Store
@@ -87,40 +88,76 @@ class Active:
         }
 
 
-def settle_uuid(store: Store) -> bytes:
-    """The uuid that the log's segments share. Normally the newest two agree, and that is that.
+def settle_uuid(store: Store, known: bytes | None) -> bytes:
+    """The uuid of the log whose segments these are. Normally the newest two and the oldest agree.
 
-    The newest must be readable; of the others, one that is not has no vote.
+    ``known`` is what control, or a handle that had the log open, says: it decides if any segment
+    has it. Else the roll frames decide, see `linked_uuids`; how many segments there are of each
+    log proves nothing. The newest must be readable.
     """
     bases = store.bases()
-    newest = [_uuid_of(store, b) for b in bases[-1:]]
-    newest += _uuids(store, bases[-2:-1])
-    if len(set(newest)) > 1:
-        counts = Counter(_uuids(store, bases)).most_common(2)
-        if counts[0][1] == counts[1][1]:
-            raise Corrupt(
-                f"{store.path}: holds segments of two logs, as many of one as of the other; "
-                "move the foreign ones away",
-                path=store.path,
-            )
-        newest = [counts[0][0]]
-    store.uuid = newest[0]
-    return newest[0]
+    newest = _header_of(store, bases[-1])
+    uuids = {h.uuid for h in _headers(store, {*bases[-2:], bases[0]})} or {newest.uuid}
+    if known is not None and (known in uuids or known in {h.uuid for h in _headers(store, bases)}):
+        uuids = {known}
+    elif len(uuids) > 1:
+        linked = linked_uuids(_headers(store, bases), lambda base: _leads_to(store, base))
+        if len(linked) != 1:
+            raise Corrupt(two_logs(store.path, uuids), path=store.path)
+        uuids = linked
+    (store.uuid,) = uuids
+    return store.uuid
 
 
-def _uuids(store: Store, bases: list[int]) -> list[bytes]:
+def has_segment_of(directory: Directory, uuid: bytes) -> bool:
+    """Whether a log that was open before still has a segment in its directory."""
+    store = Store(directory, None, [], lambda: 0)
+    return any(h.uuid == uuid for b in reversed(store.bases()) for h in _headers(store, [b]))
+
+
+def linked_uuids(headers: list[Header], leads_to: Callable[[int], int]) -> set[bytes]:
+    """Of the logs that have segments in one directory, those of which one leads to another.
+
+    ``headers`` are of segments that have the names that they ask for. A segment that strayed into
+    the directory of another log has neither its predecessor nor its successor there.
+    """
+    owner = {h.base_seq: h.uuid for h in headers}
+    return {h.uuid for h in headers if owner.get(leads_to(h.base_seq)) == h.uuid}
+
+
+def two_logs(path: str, uuids: Iterable[bytes]) -> str:
+    """What to say of a directory with segments of several logs, if nothing says whose it is."""
+    names = " and ".join(sorted(uuid.hex() for uuid in uuids))
+    return (
+        f"{path}: holds segments of several logs, {names}, and nothing says whose directory it is; "
+        "find out with penstock.verify() which files are foreign, and move them away"
+    )
+
+
+def _leads_to(store: Store, base_seq: int) -> int:
+    """The base seq behind a segment; 0 if it has none or cannot be read."""
+    with suppress(Corrupt, NotFound):
+        m, _ = segment.map_segment(store.file(base_seq))
+        return store.leads_to(m)
+    return 0
+
+
+def _headers(store: Store, bases: Iterable[int]) -> list[Header]:
+    """The headers of those segments that can be read and have the name that they ask for."""
     found = []
     for base in bases:
-        with suppress(Corrupt):
-            found.append(_uuid_of(store, base))
+        with suppress(Corrupt, NotFound):
+            header = _header_of(store, base)
+            if header.base_seq == base:
+                found.append(header)
     return found
 
 
-def _uuid_of(store: Store, base_seq: int) -> bytes:
+def _header_of(store: Store, base_seq: int) -> Header:
     path = store.file(base_seq)
     fd = files.open_file(path, write=False)
     try:
-        return segment.read_header(fd, path).uuid
+        return segment.read_header(fd, path)
     finally:
         files.close(fd)
 

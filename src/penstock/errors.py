@@ -285,6 +285,15 @@ def from_os(error: OSError, doing: str, path: str) -> PenstockError:
     return Io(text, **where)
 
 
+def gone_error(path: str) -> Gone:
+    """The error for who still has a log open that is not there any more."""
+    return Gone(
+        f"{path}: the log was deleted, or another took its place, while it was open; nothing was "
+        "written. Open the path again to use what is there now",
+        filename=path,
+    )
+
+
 def _tell_system(error: OSError, code: int, filename: str | None) -> None:
     """Set what every OSError has; an OSError that is made of a message alone has none of it."""
     error.errno = code

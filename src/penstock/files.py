@@ -18,14 +18,16 @@ import time
 from urllib.parse import unquote_to_bytes
 
 from penstock import _core
-from penstock.directory import Directory, Name, locate
-from penstock.errors import Busy, PenstockError, Usage, WrongType, from_os
+from penstock.directory import Anchor, Anywhere, Directory, Name, locate
+from penstock.errors import Busy, PenstockError, Usage, WrongType, from_os, gone_error
 
 _PUNCH_HOLE = 0x02
 _KEEP_SIZE = 0x01
+_NOREPLACE = 0x01
 _EXCHANGE = 0x02
 _AT_FDCWD = -100
 _EXTENTS_MAX = 64  # written regions that are looked at one by one
+_NOT_THERE = (errno.ENOENT, errno.EBADF, errno.ENOTDIR)
 
 
 class _doing:
@@ -33,7 +35,7 @@ class _doing:
 
     __slots__ = ("_path", "_what")
 
-    def __init__(self, what: str, path: str) -> None:
+    def __init__(self, what: str, path: str | Directory) -> None:
         self._what = what
         self._path = path
 
@@ -41,8 +43,13 @@ class _doing:
         pass
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, OSError) and not isinstance(error, PenstockError):
-            raise from_os(error, self._what, self._path) from error
+        if not isinstance(error, OSError) or isinstance(error, PenstockError):
+            return
+        path = self._path
+        home = path.directory if isinstance(path, Name) else path
+        if error.errno in _NOT_THERE and isinstance(home, Directory) and home.is_gone():
+            raise gone_error(home.path) from error
+        raise from_os(error, self._what, str(path)) from error
 
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=/)")
@@ -128,7 +135,7 @@ def hold_dir(path: str) -> Directory:
 
 def open_dir(path: str | Directory) -> int:
     """Open a directory for locking and syncing."""
-    with _doing("opening", str(path)):
+    with _doing("opening", path):
         name, at = locate(path)
         return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=at.fd)
 
@@ -183,6 +190,18 @@ def make_dir(path: str, mode: int) -> bool:
         return True
 
 
+def check_there(directory: Directory) -> None:
+    """Raise `Gone` if a held directory was deleted."""
+    if directory.is_gone():
+        raise gone_error(directory.path)
+
+
+def is_linked(fd: int, path: str) -> bool:
+    """Whether an open file still has a name somewhere."""
+    with _doing("looking at", path):
+        return os.fstat(fd).st_nlink > 0
+
+
 def close(fd: int) -> None:
     """Close a descriptor that is not owned by a map."""
     os.close(fd)
@@ -190,21 +209,48 @@ def close(fd: int) -> None:
 
 def list_dir(path: str | Directory) -> list[str]:
     """Names in a directory."""
-    with _doing("listing", str(path)):
+    with _doing("listing", path):
         name, at = locate(path)
         fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=at.fd)
         try:
-            return os.listdir(fd)
+            names = os.listdir(fd)
         finally:
             os.close(fd)
+    if not names and isinstance(path, Directory):
+        check_there(path)
+    return names
 
 
-def rename(source: str, target: str) -> None:
-    """Rename, replacing the target."""
+def rename(source: str, target: str, *, replace: bool = True) -> None:
+    """Rename; without ``replace`` a target that is there is `AlreadyExists`, and left alone."""
     with _doing("renaming to", target):
         old, old_at = locate(source)
         new, new_at = locate(target)
-        os.rename(old, new, src_dir_fd=old_at.fd, dst_dir_fd=new_at.fd)
+        if replace:
+            os.rename(old, new, src_dir_fd=old_at.fd, dst_dir_fd=new_at.fd)
+            return
+        try:
+            _rename_with(_NOREPLACE, (old, old_at), (new, new_at))
+        except OSError as error:
+            if error.errno not in (errno.ENOSYS, errno.EINVAL):
+                raise
+            os.link(old, new, src_dir_fd=old_at.fd, dst_dir_fd=new_at.fd, follow_symlinks=False)
+            os.unlink(old, dir_fd=old_at.fd)
+
+
+def _rename_with(
+    flags: int, source: tuple[str, Anchor | Anywhere], target: tuple[str, Anchor | Anywhere]
+) -> None:
+    """renameat2(2), which Python does not offer."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "renameat2"):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    arguments: list[int | bytes] = []
+    for name, at in (source, target):
+        arguments += [_AT_FDCWD if at.fd is None else at.fd, os.fsencode(name)]
+    if libc.renameat2(*arguments, flags) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
 
 
 def unlink(path: str) -> bool:
@@ -301,7 +347,7 @@ def exists(path: str) -> bool:
 
 def status(path: str | Directory) -> os.stat_result:
     """What the system says of a file; of a link, about the link."""
-    with _doing("looking at", str(path)):
+    with _doing("looking at", path):
         name, at = locate(path)
         return os.stat(name, dir_fd=at.fd, follow_symlinks=False)
 
@@ -473,13 +519,7 @@ def link(path: str, other: str) -> None:
 def exchange(path: str, other: str) -> None:
     """Have two names change places, at once: at no moment is one of them missing."""
     with _doing("exchanging with", other):
-        libc = ctypes.CDLL(None, use_errno=True)
-        names = os.fsencode(path), os.fsencode(other)
-        if not hasattr(libc, "renameat2"):
-            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-        if libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _EXCHANGE) != 0:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code))
+        _rename_with(_EXCHANGE, locate(path), locate(other))
 
 
 def replace_text(path: str, text: str) -> None:

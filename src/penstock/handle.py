@@ -17,7 +17,7 @@ from penstock._core import Control, Given, Hold, LogCore, SegmentMap
 from penstock.backup import Progress
 from penstock.control import Place
 from penstock.durability import Snapshot
-from penstock.errors import Busy, Closed, Gone, NotFound, PenstockError, Permission, Usage
+from penstock.errors import Busy, Closed, Gone, NotFound, PenstockError, Permission, Usage, gone_error
 from penstock.filesystem import check_file_system
 from penstock.load import Private
 from penstock.producers import Done, Table
@@ -264,6 +264,9 @@ class Handle(LogCore):
         except (PenstockError, OSError, RuntimeError, MemoryError) as error:
             self._record.failed("allocate", error)
 
+    def _gone_error(self) -> PenstockError:
+        return gone_error(self.path)
+
     def _poisoned_error(self) -> PenstockError:
         return durability.poisoned_error(self.path)
 
@@ -282,6 +285,7 @@ class Handle(LogCore):
         """
         if attached is None:
             attached = self._live()
+        self._check_there()
 
         def run() -> None:
             words = Snapshot(attached.words_when_still(timeout))
@@ -379,6 +383,9 @@ class Handle(LogCore):
                 raise self._closed_error()
             return self._static.settings
         return self._live_settings(attached)
+
+    def _check_there(self) -> None:
+        """Raise `Gone` if the log was deleted since it was opened, and the kind can tell."""
 
     def _open_held(self) -> int:
         """A new descriptor of what openers of the log lock with flock."""

@@ -303,6 +303,7 @@ GIL_COPY_BYTES_MAX = 32 << 10  # longer copies release the GIL
 LOCK_SPINS = 200
 LOCK_SLICE_NS = 10_000_000
 WAIT_SLICE_NS = 1_000_000_000
+LOOK_NS = 100_000  # appends go on that long without a look whether the log was deleted
 RING_STATE_REACH = 11  # sixteenths of a ring that may lie behind the newest copy of its state
 RING_RESERVE_SHARE = 32  # a ring that does not drop keeps this part free for settings frames
 RING_RESERVE_MIN = 512

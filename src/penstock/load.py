@@ -55,6 +55,7 @@ def begin(log: Log, producer: tuple[str, int] | None) -> tuple[bytes, int, range
     """Who loads and which number; and the seqs, if this is a repeat of what the log has."""
     log._check_writable()
     log._head()  # opens the log anew in a child
+    log._check_there()
     if producer is None:
         return b"", 0, None
     who, n = _core.check_producer(producer)

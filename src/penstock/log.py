@@ -383,6 +383,7 @@ class Log(Handle):
         1048576
         """
         now = self.settings
+        self._check_there()
         changed = now.changed(**changes)
         if changed.codec != now.codec:
             raise Usage(

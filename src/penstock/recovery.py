@@ -16,7 +16,7 @@ from penstock.control import Words
 from penstock.directory import Directory, Name
 from penstock.durability import poisoning
 from penstock.ending import Active, enter, find_end
-from penstock.errors import Corrupt, Usage
+from penstock.errors import AlreadyExists, Corrupt, Io, Usage
 from penstock.saying import logger
 from penstock.segment import Header
 from penstock.settings import Settings
@@ -121,15 +121,30 @@ def name_segment(
 
 
 def put_in_place(source: Name, directory: Directory, header: Header) -> None:
-    """Give a finished file the name that its header asks for."""
+    """Give a finished file the name that its header asks for; what has that name is left alone."""
     name = directory.file(segment.file_name(header.base_seq))
-    if files.exists(name):  # never overwritten
-        if _is_own(name, header):
-            raise Corrupt(f"{name}: stands where a new segment of this log must go", path=name)
-        aside = directory.file(f"{name.base}.foreign-{_core.now_ns()}")
-        logger.warning("%s: is not part of this log and in the way; renamed to %s", name, aside)
-        files.rename(name, aside)
-    files.rename(source, name)
+    try:
+        files.rename(source, name, replace=False)
+    except AlreadyExists:
+        check_way(directory, header)
+        raise
+
+
+def check_way(directory: Directory, header: Header) -> None:
+    """Raise if something stands where a segment with that header must go.
+
+    It is never moved: a foreign file may be the segment of another log, which somebody misses.
+    """
+    name = directory.file(segment.file_name(header.base_seq))
+    if not files.exists(name):
+        return
+    if _is_own(name, header):
+        raise Corrupt(f"{name}: stands where a new segment of this log must go", path=name)
+    raise AlreadyExists(
+        f"{name}: stands where the next segment of this log must go, and is not part of it; "
+        "move it away, then append again",
+        filename=str(name),
+    )
 
 
 def _is_own(path: str, header: Header) -> bool:
@@ -137,7 +152,7 @@ def _is_own(path: str, header: Header) -> bool:
     fd = files.open_file(path, write=False)
     try:
         there = segment.read_header(fd, path)
-    except Corrupt:
+    except (Corrupt, Io):
         return False
     finally:
         files.close(fd)
@@ -298,6 +313,7 @@ def recover(
         _move_apart(store, dir_fd, active, live)
     while active.walk["rolled"]:
         header, table = successor_of(active)
+        check_way(store.directory, header)
         start_segment(store.directory, header, table, active.settings)
         name_segment(store.directory, dir_fd, header, live)
         logger.info("%s: finished the roll that a dead process began", store.path)

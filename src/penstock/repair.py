@@ -162,6 +162,8 @@ def _in_the_way(findings: Findings, items: list[_Item]) -> list[str]:
 
 def _design(findings: Findings) -> list[_Item]:
     """The segments of the repaired log, in order."""
+    if findings.undecided:
+        raise Corrupt(findings.undecided, path=findings.path)
     for problem in findings.all_problems():
         if problem.kind == "version":
             raise UnsupportedVersion(

@@ -17,7 +17,7 @@ from penstock import layout as L
 from penstock._core import Control, Given, Hold, SegmentMap
 from penstock.backup import Progress
 from penstock.backup import backup as copy_log
-from penstock.control import Place
+from penstock.control import Place, Words
 from penstock.directory import Directory
 from penstock.durability import Snapshot
 from penstock.ending import Active
@@ -71,7 +71,20 @@ class SegmentedLog(Log):
             raise
 
     def _open_held(self) -> int:
+        files.check_there(self._directory)
+        known = self._store.uuid
+        if known is not None and not ending.has_segment_of(self._directory, known):
+            raise self._gone_error()
         return files.open_dir(self._directory)
+
+    def _check_there(self) -> None:
+        """Raise `Gone` if the directory was deleted, or the segment that takes appends."""
+        files.check_there(self._directory)
+        m, attached = self._active_map, self._ctl
+        if m is None or attached is None or attached.inherited or m.fd < 0:
+            return
+        if m.number == attached.get(L.C_HEAD) >> 32 and not files.is_linked(m.fd, m.path):
+            raise self._gone_error()
 
     def _after_fork(self) -> None:
         if self._private is not None:
@@ -79,19 +92,29 @@ class SegmentedLog(Log):
         super()._after_fork()
 
     def _release(self, *, give_back: bool = False) -> None:
-        super()._release(give_back=give_back)
-        if give_back and self._writable and self._private is None and not self._inherited:
-            give_back_alone(self._store, self._place)
-        self._directory.close()
+        try:
+            super()._release(give_back=give_back)
+            if give_back and self._writable and self._private is None and not self._inherited:
+                give_back_alone(self._store, self._place)
+        finally:
+            self._directory.close()
 
     def _adopt(self, attached: Control | None, held_fd: int) -> None:
         if attached is not None:
-            self._store.uuid = attached.uuid()
+            self._settle_on(attached.uuid())
         super()._adopt(attached, held_fd)
+
+    def _settle_on(self, uuid: bytes) -> None:
+        """Belong to the log with that uuid from now on; a handle never goes over to another."""
+        if self._store.uuid not in (None, uuid):
+            raise self._gone_error()
+        self._store.uuid = uuid
 
     def _first_open(self, held_fd: int, new: Settings | None) -> None:
         store = Store(self._directory, None, [], lambda: 0)
         found = bool(store.bases())
+        if not found and self._store.uuid is not None:
+            raise self._gone_error()
         if not found:
             recovery.check_is_free(self._directory)
             if new is None:
@@ -104,8 +127,7 @@ class SegmentedLog(Log):
                 files.sync_way(self.path)
             recovery.create_first(self._directory, held_fd, new, self._private)
             store.forget()
-        uuid = ending.settle_uuid(store)
-        hint = control.old_words(self._place, uuid)
+        uuid, hint = self._whose(store)
         # Nobody vouches for what lies behind the last checkpoint if the machine has booted since,
         # if a sync failed, or if a process died in one and may have been the only one to know.
         trusted = hint is not None and not hint[L.C_POISONED] and not hint[L.C_SYNCING] & 0xFFFFFFFF
@@ -119,11 +141,21 @@ class SegmentedLog(Log):
             raise
         control.build(self._directory, uuid, words, active.settings.file_mode)
 
+    def _whose(self, store: Store) -> tuple[bytes, Words | None]:
+        """The uuid of the log in the directory, and the words of its last control, if of this boot.
+
+        A handle that had the log open before knows it, and takes no other for it.
+        """
+        left = control.peek(self._place)
+        known = self._store.uuid or (left.uuid if left is not None else None)
+        uuid = ending.settle_uuid(store, known)
+        self._settle_on(uuid)
+        return uuid, left.words if left is not None and left.uuid == uuid else None
+
     def _read_frames_alone(self) -> None:
         if not self._store.bases(fresh=True):
             raise NoSuchLog(f"{self.path}: there is no log here", filename=self.path)
-        uuid = ending.settle_uuid(self._store)
-        hint = control.old_words(self._place, uuid)
+        _, hint = self._whose(self._store)
         self._static = ending.find_end(self._store, hint=hint, write=False)
         self._store.keep(self._static.map)
         self._static_head = self._static.head
@@ -159,7 +191,8 @@ class SegmentedLog(Log):
         return False
 
     def _repair_if_needed(self, attached: Control) -> None:
-        """Under the write lock: bring in order what a dead holder left."""
+        """Under the write lock: bring in order what a dead holder left, if the log is there."""
+        self._check_there()
         head = attached.get(L.C_HEAD)
         reserved = attached.get(L.C_RESERVED)
         if not attached.get32(L.C_SUSPECT) and head == reserved:
@@ -186,6 +219,7 @@ class SegmentedLog(Log):
         if self._closed:
             raise self._closed_error()
         self._header = header
+        m.home_fd = self._live().held_fd
         self._active_map = m
         if os.path.basename(m.path) in self._store.spurious:
             self._store.readmit(header.base_seq)

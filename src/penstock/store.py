@@ -13,7 +13,7 @@ from contextlib import suppress
 from penstock import files, segment
 from penstock._core import Coder, SegmentMap
 from penstock.directory import Directory, Name
-from penstock.errors import Corrupt, Gap, Io, NotFound
+from penstock.errors import Corrupt, Gap, Io, NotFound, gone_error
 from penstock.saying import logger
 from penstock.segment import Header
 
@@ -52,7 +52,13 @@ class Store:
             self.names = files.list_dir(self.directory)
             found = sorted(n for n in self.names if segment.is_name(n) and n not in self.spurious)
             self._bases = [int(n[:20]) for n in found]
+            self.check_there()
         return self._bases
+
+    def check_there(self) -> None:
+        """Raise `Gone` if a log that was open, and so had a segment, has none left."""
+        if not self._bases and self.uuid is not None:
+            raise gone_error(self.path)
 
     def forget(self) -> None:
         """Drop every map and the listing."""
@@ -133,6 +139,7 @@ class Store:
                 return m
             if m is not None or segment.file_name(bases[at]) not in self.spurious:
                 fresh = True  # the listing is old
+        self.check_there()
         return None
 
     def _is_foreign(self, base_seq: int) -> bool:

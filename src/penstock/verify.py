@@ -19,6 +19,7 @@ from penstock import control, files, segment
 from penstock import layout as L
 from penstock.control import Peek
 from penstock.directory import Directory
+from penstock.ending import linked_uuids, two_logs
 from penstock.errors import NoSuchLog, NotFound, PenstockError
 from penstock.examine import Segment, examine, guess_alone, guess_header, look, read_identity
 from penstock.frames import Source
@@ -45,6 +46,7 @@ class Findings:
     places: list[Place]
     outside: list[Segment]  # files with a segment's name that are not part of the log
     problems: list[Problem]  # of the log as a whole
+    undecided: str  # not empty: why nothing says which log this is
 
     @property
     def path(self) -> str:
@@ -116,6 +118,7 @@ class _Survey:
         self.uuid = b""
         self.problems: list[Problem] = []
         self.outside: list[Segment] = []
+        self.undecided = ""
         self.names = sorted(files.list_dir(directory))
         self.progress = progress
         self.spare = spare
@@ -149,7 +152,9 @@ class _Survey:
         self._mention_rest()
         if self.progress is not None:
             self.progress(self.total, self.total)
-        return Findings(self.directory, uuid, self.peek, places, self.outside, self.problems)
+        return Findings(
+            self.directory, uuid, self.peek, places, self.outside, self.problems, self.undecided
+        )
 
     def _passed(self, nbytes: int) -> None:
         self.done += nbytes
@@ -158,23 +163,34 @@ class _Survey:
             self.progress(min(self.done, self.total), self.total)
 
     def _settle_uuid(self, found: list[Segment]) -> bytes:
-        """The uuid that most segments have; control's, if that does not settle it."""
-        counts = Counter(s.header.uuid for s in found if s.header is not None).most_common(2)
+        """The log's uuid, as an opener would find it.
+
+        If nothing decides, that is a problem, and the rest is told of the log with most segments.
+        """
+        named = {s.name_base: s for s in found if s.header and s.header.base_seq == s.name_base}
+        headers = [s.header for s in (named.values() or found) if s.header is not None]
+        counts = Counter(h.uuid for h in headers).most_common()
         if not counts:
             return self._uuid_without_headers(found)
-        if len(counts) > 1 and counts[0][1] == counts[1][1]:
-            if self.peek is not None and self.peek.uuid in (counts[0][0], counts[1][0]):
-                return self.peek.uuid
-            self.problems.append(
-                Problem(
-                    "spurious",
-                    "damage",
-                    self.path,
-                    "holds segments of two logs, as many of one as of the other; "
-                    "move the foreign ones away",
-                )
-            )
+        if self.peek is not None and self.peek.uuid in dict(counts):
+            return self.peek.uuid
+        if len(counts) == 1:
+            return counts[0][0]
+        linked = linked_uuids(headers, lambda base: self._leads_to(named.get(base)))
+        if len(linked) == 1:
+            return linked.pop()
+        self.undecided = two_logs(self.path, dict(counts))
+        why = self.undecided.removeprefix(f"{self.path}: ")
+        self.problems.append(Problem("spurious", "damage", self.path, why))
         return counts[0][0]
+
+    def _leads_to(self, found: Segment | None) -> int:
+        """The base seq that a segment leads to; 0 if it leads nowhere."""
+        if found is None:
+            return 0
+        if found.footer is None:
+            examine(found)
+        return found.leads_to or 0
 
     def _uuid_without_headers(self, found: list[Segment]) -> bytes:
         """The uuid in control or in a footer; a new one if nothing tells."""
@@ -202,7 +218,7 @@ class _Survey:
             if s.header is None:
                 own[s.name_base] = s
             elif s.header.uuid != uuid:
-                self._set_aside(s, "it belongs to another log", "move it away")
+                self._set_aside(s, f"it belongs to the log {s.header.uuid.hex()}", "move it away")
             elif s.header.base_seq == s.name_base:
                 own[s.name_base] = s
             else:

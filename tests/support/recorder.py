@@ -166,9 +166,9 @@ class Recorder:
         self.history.change(f"created {self._name(path)}", None, self._name(path))
         return fd
 
-    def _rename(self, source: str, target: str) -> None:
+    def _rename(self, source: str, target: str, *, replace: bool = True) -> None:
         self.look("before rename")
-        self._move(source, target)
+        self._move(source, target, replace=replace)
         self.history.change(
             f"renamed to {self._name(target)}", self._name(source), self._name(target)
         )

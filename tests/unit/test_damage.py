@@ -134,8 +134,8 @@ def test_a_base_inside_a_range(path: Path, mode: Any, control: bool, sealed: boo
     assert foreign.read_bytes() == before
 
 
-def test_two_logs_half_and_half(path: Path) -> None:
-    """As many segments of one log as of another is Corrupt: nobody can say whose log it is."""
+def test_two_logs_of_which_neither_is_linked(path: Path) -> None:
+    """Segments of two logs, none of which leads to another, are Corrupt: both uuids are named."""
     make(path, [10, 10, 10])
     other = path.with_name("other")
     make(other, [10, 10, 10, 10])
@@ -143,12 +143,14 @@ def test_two_logs_half_and_half(path: Path) -> None:
         shutil.copy(name_of(other, base), path)
     path.joinpath("control").unlink()
     for mode in ("r", "rw"):
-        with pytest.raises(penstock.Corrupt, match="as many of one"):
+        with pytest.raises(penstock.Corrupt, match="several logs") as caught:
             penstock.open(path, mode=mode)
+        for log in (path, other):
+            assert oracle.read_segment(name_of(log, 1)).uuid.hex() in str(caught.value)
 
 
-def test_the_majority_tells_whose_log_it_is(path: Path) -> None:
-    """One newest segment of another log among three of this one is spurious."""
+def test_roll_frames_tell_whose_log_it_is(path: Path) -> None:
+    """A newest segment of another log, to which nothing leads, is spurious."""
     make(path, [10, 10, 10])
     other = path.with_name("other")
     make(other, [30, 5, 5])

@@ -289,7 +289,7 @@ def test_a_dead_end_is_no_dead_handle(path: Path, monkeypatch: pytest.MonkeyPatc
         log.extend([b"a", b"b"])
         with monkeypatch.context() as patch:
 
-            def refuse(source: str, target: str) -> None:
+            def refuse(source: str, target: str, *, replace: bool = True) -> None:
                 raise errors.from_os(OSError(errno.EACCES, ""), "renaming to", target)
 
             patch.setattr(files, "rename", refuse)

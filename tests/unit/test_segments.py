@@ -142,8 +142,8 @@ def test_the_next_segment_is_prepared(path: Path, monkeypatch: pytest.MonkeyPatc
     prepared: list[int] = []
     rename = files.rename
 
-    def watched(source: str, target: str) -> None:
-        rename(source, target)
+    def watched(source: str, target: str, *, replace: bool = True) -> None:
+        rename(source, target, replace=replace)
         if target.endswith("next.tmp"):
             prepared.append(Path(target).stat().st_ino)
 

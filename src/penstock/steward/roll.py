@@ -11,7 +11,7 @@ from penstock._core import Control, SegmentMap
 from penstock.directory import Directory
 from penstock.ending import Active
 from penstock.errors import AlreadyExists, Busy
-from penstock.recovery import NEXT, name_segment, start_segment, successor_of
+from penstock.recovery import NEXT, check_way, name_segment, start_segment, successor_of
 from penstock.settings import Settings
 
 PATIENCE = 0.2  # seconds that maintenance waits; an append does what was put off
@@ -70,7 +70,7 @@ def prepare(directory: Directory, control: Control, settings: Settings) -> bool:
 def roll(directory: Directory, dir_fd: int, control: Control, active: Active) -> Active:
     """End the active segment with a roll frame and go on in a new one, which is returned.
 
-    1. The successor's header is on the device, under no name yet.
+    1. The successor's header is on the device, under no name yet; its name is free.
     2. Reserve the roll frame, commit it.
     3. The successor gets its name, and the name is on the device.
     4. Publish the new place.
@@ -85,6 +85,7 @@ def roll(directory: Directory, dir_fd: int, control: Control, active: Active) ->
     last = active.walk["last_frame"]
     active.walk["last_append_ns"] = now
     header, table = successor_of(active)
+    check_way(directory, header)
     start_segment(directory, header, table, active.settings)
     control.put(L.C_RESERVED, active.head + L.FRAME_HEADER_BYTES)
     _core.fail_point("roll.reserved")
