@@ -17,7 +17,16 @@ from penstock._core import Control, Given, Hold, LogCore, SegmentMap
 from penstock.backup import Progress
 from penstock.control import Place
 from penstock.durability import Snapshot
-from penstock.errors import Busy, Closed, Gone, NotFound, PenstockError, Permission, Usage, gone_error
+from penstock.errors import (
+    Busy,
+    Closed,
+    Gone,
+    NotFound,
+    PenstockError,
+    Permission,
+    Usage,
+    gone_error,
+)
 from penstock.filesystem import check_file_system
 from penstock.load import Private
 from penstock.producers import Done, Table
