@@ -363,12 +363,12 @@ def test_a_finaliser_that_appends_amid_a_roll(
 
             real = files.rename
 
-            def collecting(source: str, target: str) -> None:
+            def collecting(source: str, target: str, *, replace: bool = True) -> None:
                 late: list[Any] = [Late()]
                 late.append(late)
                 del late
                 gc.collect()
-                real(source, target)
+                real(source, target, replace=replace)
 
             monkeypatch.setattr(files, "rename", collecting)
             log.steward.roll()
