@@ -155,9 +155,19 @@ class RingWriter(RingHandle):
 
     def _full_error(self) -> Full:
         return Full(
-            f"{self.path}: the ring is full, and what would be overwritten has not been read yet; "
-            "nothing was written: try again when a reader has moved on"
+            f"{self.path}: the ring is full, and what would be overwritten has not been read yet "
+            f"({self._who_holds()}); nothing was written: try again when a reader has moved on"
         )
+
+    def _who_holds(self) -> str:
+        """How many readers hold the ring, and from where on."""
+        attached = self._live()
+        words = range(L.C_HOLDS, L.C_HOLDS + L.HOLDS_MAX * L.HOLD_BYTES, L.HOLD_BYTES)
+        held = [at for at in map(attached.get, words) if at]
+        if not held:
+            return "no reader with hold=True is there"
+        many = "1 reader holds it" if len(held) == 1 else f"{len(held)} readers hold it"
+        return f"{many}, the slowest from seq {self._seq_at(min(held))} on"
 
     def _roll_for(self, nbytes: int) -> bool:
         return False
