@@ -33,6 +33,9 @@ from benchmarks.harness import ROOT, Bench, Row
 BENCHMARKS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "append": append.append,
     "extend": append.extend,
+    "entries": append.entries,
+    "producers": append.producers,
+    "given-back": append.given_back,
     "iterate": read.iterate,
     "lookup": read.lookup,
     "json": codecs.json,

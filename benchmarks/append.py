@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from time import perf_counter
+from typing import Any
 
 import lmdb
 
 import penstock
-from benchmarks.harness import Bench, Row, million_per_s, some_values, take_turns
+from benchmarks.harness import Bench, Row, microseconds, million_per_s, some_values, take_turns
 from benchmarks.peers import keys, open_lmdb
 
 PAGES = "cold: a fresh log and a fresh environment each round"
@@ -109,5 +110,100 @@ def extend(bench: Bench) -> Iterator[Row]:
         million_per_s,
         bar=6,
         aim=9,
+        pages=PAGES,
+    )
+
+
+def entries(bench: Bench) -> Iterator[Row]:
+    """Entries with a key and a topic each, beside as many single appends with the same."""
+    count = bench.pick(300_000, 60_000)
+    objects = [{"id": i, "user": f"user-{i % 97}", "total": i / 8} for i in range(BATCH)]
+    for codec, values in (("bytes", some_values(BATCH)), ("json", objects)):
+        yield _entries(bench, codec, values, count)
+
+
+def _entries(bench: Bench, codec: str, values: Sequence[Any], count: int) -> Row:
+    made = [penstock.Entry(value, key=b"key", topic="topic") for value in values]
+
+    def ours() -> float:
+        with bench.scratch() as path, penstock.open(path / "log", codec=codec) as log:
+            log.append(values[0])
+            began = perf_counter()
+            for _ in range(count // BATCH):
+                log.extend(made)
+            return count / (perf_counter() - began)
+
+    def theirs() -> float:
+        with bench.scratch() as path, penstock.open(path / "log", codec=codec) as log:
+            append_one = log.append
+            append_one(values[0])
+            began = perf_counter()
+            for _ in range(count // BATCH):
+                for value in values:
+                    append_one(value, key=b"key", topic="topic")
+            return count / (perf_counter() - began)
+
+    return take_turns(bench, f"entries, {codec}", ours, theirs).row(
+        f"extend of entries with a key and a topic, codec {codec}",
+        "append(key=, topic=), one call per event",
+        million_per_s,
+        bar=2,
+        pages=PAGES,
+    )
+
+
+def producers(bench: Bench) -> Iterator[Row]:
+    """Appends that are made once however often they are repeated, beside plain ones."""
+    count = bench.pick(300_000, 60_000)
+    values = some_values(1000) * (count // 1000)
+
+    def ours() -> float:
+        with bench.scratch() as path, penstock.open(path / "log") as log:
+            append_one = log.append
+            append_one(values[0])
+            began = perf_counter()
+            for n, value in enumerate(values):
+                append_one(value, producer=("p", n))
+            return (perf_counter() - began) / count * 1e9
+
+    def theirs() -> float:
+        with bench.scratch() as path, penstock.open(path / "log") as log:
+            log.append(values[0])
+            return 1e9 / _append_all(log, values)
+
+    yield take_turns(bench, "producers", ours, theirs).row(
+        "append(producer=)",
+        "append, one call per event",
+        microseconds,
+        better="lower",
+        bar=4,
+        pages=PAGES,
+    )
+
+
+def given_back(bench: Bench) -> Iterator[Row]:
+    """Events of one log appended to another, beside the same with values alone."""
+    count = bench.pick(500_000, 100_000)
+
+    def side(source: penstock.Log, target: penstock.Log, *, whole: bool) -> float:
+        began = perf_counter()
+        for start in range(1, count, BATCH):
+            events = source.read(start, start + BATCH)
+            target.extend(events if whole else [event.value for event in events])
+        return count / (perf_counter() - began)
+
+    def turn(*, whole: bool) -> float:
+        with (
+            bench.scratch() as path,
+            penstock.open(path / "a") as source,
+            penstock.open(path / "b") as target,
+        ):
+            source.load(some_values(1000) * (count // 1000), topic="topic")
+            return side(source, target, whole=whole)
+
+    yield take_turns(bench, "given back", lambda: turn(whole=True), lambda: turn(whole=False)).row(
+        "extend(a.read()): events with all they have",
+        "extend([event.value for event in a.read()])",
+        million_per_s,
         pages=PAGES,
     )

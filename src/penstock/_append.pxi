@@ -455,8 +455,9 @@ cdef class LogCore(RingCore):
         Parameters
         ----------
         value : object or None
-            The value: what the log's codec encodes, or bytes-like, which it must then be able to
-            decode. None, with a key, deletes that key.
+            The value: what the log's codec encodes, or bytes, which it must then be able to decode.
+            None, with a key, deletes that key. A `penstock.Entry`, or an event that was read from
+            any log, keeps everything it has, and no argument may say it a second time.
         key : bytes-like, optional
             At most 1 KiB. An empty key differs from no key.
         topic : str, optional
@@ -525,9 +526,9 @@ cdef class LogCore(RingCore):
     ):
         """Append many events as one atomic batch and return their seqs as a range.
 
-        Readers see all of them or none, whatever dies meanwhile. Each item is a value, or a
-        `penstock.Entry` with a key, topic, headers, time or tags of its own; the keyword arguments
-        hold for the items that have none. A batch must fit one segment; `Log.load` takes any amount.
+        Readers see all of them or none, whatever dies meanwhile. Each item is a value, a
+        `penstock.Entry` with a key, topic, headers, time or tags of its own, or an event that was
+        read from any log; the keyword arguments hold for the items that have none. A batch must fit one segment; `Log.load` takes any amount.
         ``expect``, ``producer``, ``durable``, ``timeout`` and ``codec`` are as for `append`.
 
         Arrow data, be it a table of pyarrow, a frame of polars or pandas, or anything else that

@@ -23,6 +23,7 @@ cdef class Coder:
     cdef public object encode   # None for the codec that leaves bytes as they are
     cdef public object decode
     cdef public bint nan_null   # JSON has null for a number that is not finite, rather than an error
+    cdef object lines           # encodes many values at once, with a line for each; None if there is no such
     cdef bint found
     cdef dict others            # by name: for events that were appended with another codec
 
@@ -37,6 +38,8 @@ cdef class Coder:
         """Look the codec up; `NoCodec` if this process does not have it, however often it asks."""
         if not self.found:
             self.encode, self.decode = _find_codec(self.name, self.schema)
+            if self.name == "json" and self.schema is None:
+                self.lines = getattr(getattr(self.encode, "__self__", None), "encode_lines", None)
             self.found = True
 
     cdef Coder other(self, object name):
@@ -79,7 +82,7 @@ cdef class Coder:
             raise BadData(
                 f"{path}: the codec {self.name!r} must encode to bytes, got {type(data).__name__}; "
                 "nothing was written", path=path)
-        if memmem(PyBytes_AS_STRING(data), <size_t>PyBytes_GET_SIZE(data), b"null", 4) != NULL:
+        if psk_has_null(PyBytes_AS_STRING(data), <size_t>PyBytes_GET_SIZE(data)):
             self.refuse_nan(value, path)
         return data
 

@@ -62,6 +62,12 @@ cdef int refuse_one(object values, str call, bint encodes) except -1:
     return 0
 
 
+cdef inline bint is_object(object value):
+    """Whether a value is an object for a codec, rather than encoded already, or an item of its own kind."""
+    return PyDict_CheckExact(value) or not (
+        value is None or PyObject_CheckBuffer(value) or isinstance(value, _Entry))
+
+
 cdef enum:
     ENTRY_PARTS = 6
 
@@ -216,6 +222,10 @@ cdef class Gatherer:
     cdef Gathered into
     cdef bint copies           # of what may change before the call ends
     cdef bint single           # errors need not say which item
+    cdef bint held             # items are kept alive by a tuple of them
+    cdef const char *line      # the next value of those that were encoded ahead; NULL: none were
+    cdef const char *lines_end
+    cdef bint taking           # an item, rather than asking for the next one
     cdef Coder seen            # of the last event that was an item
     cdef bint seen_same        # ... whether that is the log's codec
     cdef bytes seen_headers    # ... what it has as headers if it brings none
@@ -243,20 +253,39 @@ cdef class Gatherer:
         return 0
 
     cdef int add_all(self, object items) except -1:
-        for item in items:
-            self.add(item)
+        """Take all items; what they are iterated over raises stays as it is."""
+        cdef Gathered into = self.into
+        if type(items) is tuple:
+            self.held = True
+            into.pins.append(items)
+            if self.coder.lines is not None:
+                self.encode_ahead(<tuple>items)
+        self.taking = False
+        try:
+            for item in items:
+                self.taking = True
+                self.take(into, item)
+                self.taking = False
+        except PenstockError as error:
+            if self.taking:
+                self.name_item(error)
+            raise
         return 0
 
     cdef int add(self, object item) except -1:
         try:
-            return self.take(item)
+            return self.take(self.into, item)
         except PenstockError as error:
-            if not self.single:
-                error.args = (f"item {self.into.before + self.into.count}: {error}", *error.args[1:])
+            self.name_item(error)
             raise
 
-    cdef int take(self, object item) except -1:
-        cdef Gathered into = self.into
+    cdef int name_item(self, object error) except -1:
+        """Have an error say which item it is about."""
+        if not self.single:
+            error.args = (f"item {self.into.before + self.into.count}: {error}", *error.args[1:])
+        return 0
+
+    cdef int take(self, Gathered into, object item) except -1:
         cdef Parts *p
         if into.count == into.room:
             into.grow()
@@ -266,10 +295,13 @@ cdef class Gatherer:
             self.take_entry(p, <tuple>item)
         elif type(item) is Event:
             into.alike = False
-            into.pins.append(item)
+            if not self.held:
+                into.pins.append(item)
             self.take_event(p, <Event>item)
         elif isinstance(item, _Entry):
-            self.take_entry(p, tuple(item))
+            entry = tuple(item)
+            into.pins.append(entry)
+            self.take_entry(p, entry)
         else:
             self.take_value(p, item)
             into.alike = into.alike and p.fixed and p.kind == PSK_KIND_DATA
@@ -279,8 +311,43 @@ cdef class Gatherer:
         into.count += 1
         return 0
 
+    cdef int encode_ahead(self, tuple items) except -1:
+        """Encode the values of all items at once, if that can be done: it takes half the time."""
+        cdef list values = []
+        for item in items:
+            if isinstance(item, _Entry):
+                item = item[0]
+            if is_object(item):
+                values.append(item)
+        try:
+            data = self.coder.lines(values)
+        except Exception:
+            return 0  # whoever encodes them one by one finds out which it is
+        if type(data) is bytes and data.count(b"\n") == len(values):
+            self.into.pins.append(data)
+            self.line = PyBytes_AS_STRING(data)
+            self.lines_end = self.line + PyBytes_GET_SIZE(data)
+        return 0
+
+    cdef int take_line(self, Parts *p, object value) except -1:
+        """Take a value that was encoded ahead."""
+        cdef const char *end = <const char *>memchr(self.line, c'\n', <size_t>(self.lines_end - self.line))
+        if end == NULL:
+            raise Internal("fewer values were encoded than there are")
+        p.value = self.line
+        p.value_len = <uint64_t>(end - self.line)
+        p.fixed = True
+        self.line = end + 1
+        if p.value_len > PSK_VALUE_BYTES_MAX:
+            raise too_long(p.value_len)
+        if psk_has_null(p.value, p.value_len):
+            self.coder.refuse_nan(value, self.path)
+        return 0
+
     cdef inline int take_value(self, Parts *p, object value) except -1:
         cdef list pins = self.into.pins
+        if self.line != NULL and is_object(value):
+            return self.take_line(p, value)
         if self.coder.encode is not None:
             value = self.coder.to_bytes(value, self.path)
         pins.append(value)
@@ -292,7 +359,8 @@ cdef class Gatherer:
         self.into.alike = False
         if PyTuple_GET_SIZE(<PyObject *>entry) != ENTRY_PARTS:
             raise WrongType(f"an Entry must have {ENTRY_PARTS} parts, got {len(entry)}")
-        pins.append(entry)
+        if not self.held:
+            pins.append(entry)
         part = <object>PyTuple_GET_ITEM(entry, 0)
         if self.coder.encode is None:
             set_value(p, pins, part, self.copies)

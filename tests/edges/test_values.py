@@ -401,3 +401,37 @@ def test_producers_across_segments(tmp_path: Path) -> None:
         assert log.append(b"", producer=("a", 2999)) == 3030
         with pytest.raises(penstock.Conflict):
             log.append(b"", producer=("b", 2800))
+
+
+class Named(Entry):
+    """An entry of a class of its own."""
+
+
+def test_a_list_of_everything_in_a_log_of_json(tmp_path: Path) -> None:
+    """Objects, bytes, entries, events and deletions in one list are each stored as themselves."""
+    with penstock.create(tmp_path / "a", codec="json") as log:
+        log.append({"first": 1})
+        items: list[Any] = [
+            {"n": 1},
+            b'{"n": 2}',
+            Entry({"n": 3}, key=b"3"),
+            Named({"n": 4}, topic="4"),
+            log[1],
+            Entry(None, key=b"5"),
+            Entry(b" 6 ", key=b"6"),
+            "text\nof two lines, null",
+            [None, 1.5],
+            {"raw": msgspec.Raw(b"[1,\n2]")},
+            {"n": 7},
+        ]
+        expected = [
+            *({"n": 1}, {"n": 2}, {"n": 3}, {"n": 4}, {"first": 1}, None, 6),
+            *("text\nof two lines, null", [None, 1.5], {"raw": [1, 2]}, {"n": 7}),
+        ]
+        log.extend(items)
+        log.extend([item for item in items if not (type(item) is dict and "raw" in item)])
+        log.load(items)
+        found = [event.data for event in log.read(2)]
+        without = [data for data in expected if data != {"raw": [1, 2]}]
+        assert found == [*expected, *without, *expected]
+        assert (log[4].key, log[5].topic, log[7].deletes) == (b"3", "4", True)

@@ -188,7 +188,7 @@ def test_events_with_a_codec_of_their_own(log: penstock.Log) -> None:
     log.append({"n": 1})
     log.append({"n": 2}, codec="msgpack")
     log.append(b"plain", codec="bytes")
-    log.append({"n": 4}, headers={"penstock.tag": b"t"})
+    log.append({"n": 4}, headers={"h": b"1"}, tags=["t"])
     scan = log.scan(schema={"n": int}, columns=["n"], malformed="null")
     assert scan.to_arrow()["n"].to_pylist() == [1, 2, None, 4]
     with pytest.raises(errors.BadData, match=r"seq 3 .*plain bytes"):
