@@ -94,3 +94,8 @@ __all__ = [
 ]
 
 logging.getLogger("penstock").addHandler(logging.NullHandler())
+
+
+def __dir__() -> list[str]:
+    """The public names, for tab completion; modules of the package can be imported all the same."""
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

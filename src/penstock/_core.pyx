@@ -43,6 +43,7 @@ from enum import Enum as _Enum
 import os as _os
 import sys as _sys
 import threading as _threading
+from types import GenericAlias as _GenericAlias
 
 from penstock.errors import (
     BadData,

@@ -229,6 +229,55 @@ psk_put32(NO_FRAME, 1)
 psk_put64(NO_FRAME + PSK_FRAME_KEY_LEN, PSK_NO_KEY | (<uint64_t>PSK_KIND_DATA << 48))
 
 
+class EventHeaders(tuple):
+    """The headers of an event: a tuple of ``(name, value)`` pairs, in order, and a mapping by name.
+
+    Iterating and ``len`` count pairs, and so does an index that is a number. By name, the last pair of
+    that name counts, as for ``dict(headers)``; `get_all` has the others.
+    """
+
+    __slots__ = ()
+
+    def __getitem__(self, key):
+        if not isinstance(key, str):
+            return tuple.__getitem__(self, key)
+        for name, value in reversed(self):
+            if name == key:
+                return value
+        raise KeyError(key)
+
+    def __contains__(self, key):
+        if isinstance(key, str):
+            return any(name == key for name, _ in self)
+        return tuple.__contains__(self, key)
+
+    def get(self, name, default=None):
+        """The value of the last header of that name; ``default`` if there is none."""
+        return self[name] if name in self else default
+
+    def get_all(self, name):
+        """The values of all headers of that name, in order."""
+        return [value for own, value in self if own == name]
+
+    def keys(self):
+        """The names, in order; one that repeats is there as often."""
+        return [name for name, _ in self]
+
+    def values(self):
+        """The values, in order."""
+        return [value for _, value in self]
+
+    def items(self):
+        """The pairs, in order."""
+        return list(self)
+
+    def __reduce__(self):
+        return EventHeaders, (tuple(self),)
+
+
+_NO_HEADERS = EventHeaders()
+
+
 @cython.freelist(256)
 @cython.final
 @cython.no_gc  # its owner leads to no event, so it is part of no cycle
@@ -249,6 +298,11 @@ cdef class Event:
         raise WrongType(
             "an Event comes from a log: use log[seq] or log.read(); to append one use log.append(), or "
             "log.extend() with penstock.Entry")
+
+    @classmethod
+    def __class_getitem__(cls, data):
+        """``Event[T]``, for annotations: an event whose ``data`` is a T."""
+        return _GenericAlias(cls, data)
 
     @property
     def seq(self):
@@ -316,10 +370,19 @@ cdef class Event:
 
     @property
     def headers(self):
-        """The headers as a tuple of ``(name, value)`` pairs, in order; a value may be None."""
+        """The headers: a tuple of ``(name, value)`` pairs, in order, that reads like a mapping as well.
+
+        A value may be None, and names may repeat. See `EventHeaders`.
+
+        >>> log = penstock.open(path)
+        >>> log.append(b"x", headers={"source": b"web"})
+        1
+        >>> log[1].headers, log[1].headers["source"], "lost" in log[1].headers
+        ((('source', b'web'),), b'web', False)
+        """
         cdef uint16_t n = psk_get16(self.p + PSK_FRAME_HEADERS_LEN)
         if n == 0:
-            return ()
+            return _NO_HEADERS
         return decode_headers(frame_topic(self.p) + psk_get16(self.p + PSK_FRAME_TOPIC_LEN), n, self.seq)
 
     @property
@@ -452,7 +515,7 @@ cdef object decode_headers(const char *at, uint16_t n, object seq):
         pairs.append((name, value))
         at += 4 + name_len + value_bytes
         left -= 4 + name_len + value_bytes
-    return tuple(pairs)
+    return EventHeaders(pairs)
 
 
 def encode_headers(headers):

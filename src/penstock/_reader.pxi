@@ -51,6 +51,11 @@ cdef class Reader:
     cdef bint shut            # it was closed; what it has mapped goes when nobody is inside
     cdef public object timeout
 
+    @classmethod
+    def __class_getitem__(cls, data):
+        """``Reader[T]``, for annotations: a reader of events whose ``data`` is a T."""
+        return _GenericAlias(cls, data)
+
     def __cinit__(
         self, log=None, start=None, stop=None, *, bint reverse=False, bint check=True,
         bytes topic=None, bytes key=None, since_ns=None, until_ns=None, bint follows=False, bint durable=False,

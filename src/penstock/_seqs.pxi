@@ -1,4 +1,4 @@
-# Seqs as users give them: one rule for every call that takes one.
+# Seqs and times as users give them: one rule for every call that takes one.
 
 import operator as _operator
 
@@ -27,3 +27,7 @@ cpdef uint64_t to_expected(object given) except? 0:
     if seq == SEQ_NONE:
         raise Usage(f"expect must be a seq that an event can have, got {given}")
     return seq
+
+
+class Ns(int):
+    """Nanoseconds since 1970, where an int could be a time in another unit: it is not looked at again."""

@@ -23,10 +23,12 @@ frames alone; so it does not keep the next writer out.
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import struct
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
@@ -60,6 +62,7 @@ class Place:
         return cls(directory.path, directory.file(NAME))
 
 
+@functools.cache
 def boot_id() -> bytes:
     """What tells this boot of the machine from every other."""
     path = "/proc/sys/kernel/random/boot_id"
@@ -69,6 +72,10 @@ def boot_id() -> bytes:
     finally:
         files.close(fd)
     return bytes.fromhex(text.decode().strip().replace("-", ""))
+
+
+with suppress(PenstockError):  # else whoever needs it is told
+    boot_id()  # now, so that a process without descriptors left is told of the log and not of this
 
 
 def position(number: int, offset: int) -> int:

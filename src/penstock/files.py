@@ -544,6 +544,16 @@ def read_text(path: str) -> str | None:
             return None
 
 
+def sync_parent(path: str) -> None:
+    """Have the name of a file on the device: the entries of the directory that it lies in."""
+    with _doing("syncing the directory of", path):
+        fd = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
 def sync_name(path: str) -> None:
     """Have a file's data, or a directory's entries, on the device."""
     with _doing("syncing", path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, SupportsIndex
 
 from penstock import files
 from penstock.errors import Busy, NotFound, PenstockError, Usage
@@ -27,13 +27,22 @@ from penstock.reader import (
 from penstock.repair import Plan
 from penstock.report import Report
 from penstock.scan import BATCH_ROWS, Scan
-from penstock.settings import Settings, parse_size
+from penstock.settings import Settings, WhenFull, parse_size
 from penstock.stats import Stats, collect
 from penstock.steward import Steward
 from penstock.times import Time
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
 
-class Log(Handle):
+    T = TypeVar("T", default=Any)
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
+
+class Log(Handle, Generic[T]):
     """A log: an ordered sequence of events under one path, shared by many processes.
 
     Open one with :func:`penstock.open`. It may be used from several threads, and in the children
@@ -41,6 +50,8 @@ class Log(Handle):
 
     To pickle or copy a log is to open it again: what comes out is a handle of its own, with the
     mode and the options of this one, and has to be closed like any other.
+
+    ``Log[T]`` is a log that was opened with the schema T, which is what ``event.data`` is then.
     """
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
@@ -80,10 +91,14 @@ class Log(Handle):
         there = f"it has seq {first} to {after - 1}" if after > first else "it is empty"
         return NotFound(f"{self.path}: no event has seq {seq}; {there}")
 
-    def __iter__(self) -> Iterator[Event]:
+    if TYPE_CHECKING:
+
+        def __getitem__(self, seq: SupportsIndex) -> Event[T]: ...
+
+    def __iter__(self) -> Iterator[Event[T]]:
         return self.read()
 
-    def __reversed__(self) -> Iterator[Event]:
+    def __reversed__(self) -> Iterator[Event[T]]:
         return self.read(reverse=True)
 
     def read(
@@ -101,7 +116,7 @@ class Log(Handle):
         check: bool = True,
         damaged: Literal["raise", "skip"] = "raise",
         on_gap: Literal["raise", "skip"] = "raise",
-    ) -> Reader:
+    ) -> Reader[T]:
         """Events from seq ``start`` up to, not including, ``stop``, as the log stands now.
 
         Both are seqs from 0, "start" for the oldest event or "end" for what will come after the
@@ -219,7 +234,7 @@ class Log(Handle):
         damaged: Literal["raise", "skip"] = "raise",
         on_gap: Literal["raise", "skip"] = "raise",
         hold: bool = False,
-    ) -> Reader:
+    ) -> Reader[T]:
         """Events from ``start`` on, waiting for more as they are appended.
 
         ``start`` is a seq from 0, "start" (or None) for the oldest event, or "end" for only what
@@ -297,6 +312,8 @@ class Log(Handle):
         2
         """
         self._check_writable()
+        if timeout is not None and not wait:
+            raise Usage("timeout needs wait=True: a sync that nobody waits for has no time limit")
         last = self.last_seq
         if wait:
             self._sync_all(timeout)
@@ -375,13 +392,30 @@ class Log(Handle):
         """The distinct topics of all events; an event without a topic has the empty one."""
         return {t.decode("utf-8", "replace") for t in self._topics()}
 
-    def configure(self, **changes: Any) -> Settings:
+    def configure(
+        self,
+        *,
+        segment_size: int | str | None = None,
+        file_mode: int | None = None,
+        when_full: WhenFull | None = None,
+        codec: str | None = None,
+    ) -> Settings:
         """Change settings of the log, for every process; returns them all.
+
+        What is not given stays as it is. ``segment_size`` is for a log of segments, ``when_full``
+        for a ring. A log keeps its ``codec`` for good, so only its own can be given.
 
         >>> log = penstock.open(path)
         >>> log.configure(segment_size="1MiB").segment_size
         1048576
         """
+        given = {
+            "segment_size": segment_size,
+            "file_mode": file_mode,
+            "when_full": when_full,
+            "codec": codec,
+        }
+        changes = {name: value for name, value in given.items() if value is not None}
         now = self.settings
         self._check_there()
         changed = now.changed(**changes)
@@ -390,6 +424,12 @@ class Log(Handle):
                 f"{self.path}: the log's codec is {now.codec!r} for good; to append something else "
                 "give codec= with the append"
             )
+        if segment_size is not None and self._is_ring:
+            raise Usage(
+                f"{self.path}: is a ring, which has no segment_size; resize() changes its size"
+            )
+        if when_full is not None and not self._is_ring:
+            raise Usage(f"{self.path}: when_full is for a ring, and this is a log of segments")
         self._append_settings(changed.to_json())
         return changed
 

@@ -1,4 +1,8 @@
-"""Opening, creating, verifying and repairing logs: which kind of log there is at a path."""
+"""Opening, creating, verifying and repairing logs: which kind of log there is at a path.
+
+No argument of `open` is ever ignored: one that contradicts the log that is there, or that means
+nothing for its kind, is an error that says which call changes the log.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,13 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
+from types import UnionType
 from typing import Any, Literal
 
 from penstock import codecs, files, segment
 from penstock.errors import AlreadyExists, Gone, NoSuchLog, Usage, WrongType
-from penstock.log import Log
+from penstock.log import Log, T
 from penstock.repair import Plan
 from penstock.repair import repair as repair_segments
 from penstock.report import Report
@@ -20,7 +26,7 @@ from penstock.ring import file as ring_file
 from penstock.ring import mend as ring_mend
 from penstock.ring.log import RingLog
 from penstock.segmented import SegmentedLog
-from penstock.settings import Options, Settings, parse_size
+from penstock.settings import Options, Settings, WhenFull, parse_size
 from penstock.verify import Progress
 from penstock.verify import verify as verify_segments
 
@@ -31,28 +37,35 @@ def open(
     path: str | os.PathLike[str],
     mode: Literal["rw", "r"] = "rw",
     *,
-    create: bool = True,
+    create: bool | None = None,
     timeout: float | None = OPEN_TIMEOUT,
     any_file_system: bool = False,
     sync_seconds: float | None = None,
     sync_events: int | None = None,
     codec: str | None = None,
-    schema: Any = None,
+    schema: type[T] | UnionType | None = None,
     nan: Literal["raise", "null"] = "raise",
     ring: int | str | None = None,
     index: int | None = None,
-    **settings: Any,
-) -> Log:
+    segment_size: int | str | None = None,
+    file_mode: int | None = None,
+    when_full: WhenFull | None = None,
+) -> Log[T]:
     """Open the log at ``path``, or create one there: a segmented log, or a ring if it has a size.
+
+    What describes the log itself (``codec``, ``ring``, ``index``, ``segment_size``, ``file_mode``,
+    ``when_full``) counts when the log is created. For a log that exists it must be what the log
+    has, or it is `Usage`: to change it, call `Log.configure` or `Log.resize`.
 
     Parameters
     ----------
     path : str or path-like
-        The log's directory; of a ring, its file.
+        The log's directory; of a ring, its file. ``~`` is the home directory, and a ``file:`` URL
+        stands for its path. A name that ends in ".ring" is that of a ring.
     mode : {"rw", "r"}
         "r" never writes and works on read-only media.
-    create : bool
-        Whether to create a log where there is none.
+    create : bool, optional
+        Whether to create a log where there is none; if not given, with mode "rw" only.
     timeout : float or None
         Seconds to wait for another process that is just opening the log, then `Busy`.
     any_file_system : bool
@@ -60,10 +73,10 @@ def open(
         each other and a crash can lose what was acknowledged.
     sync_seconds, sync_events : float, int, optional
         Have a thread of this handle sync that long after its first append that is not durable
-        yet, or once that many are not; whichever comes first.
+        yet, or once that many are not; whichever comes first. For mode "rw".
     codec : str, optional
-        How a log that is created turns values into bytes: "bytes" if not given, "json", "msgpack",
-        "lite3" or one that was registered. For a log that exists it must be the log's own.
+        How the log turns values into bytes: "bytes" for a new log if not given, "json", "msgpack",
+        "lite3" or one that was registered.
     schema : type, optional
         A msgspec struct, a dataclass or any type that msgspec takes: what this handle appends must
         fit it, and ``event.data`` is of it. It is not kept in the log.
@@ -71,44 +84,52 @@ def open(
         What becomes of NaN and infinity, which JSON does not have: `BadData`, or a null in their
         place. It is not kept in the log.
     ring : int or str, optional
-        The size of a ring that is created, such as "64MiB": one file that overwrites its oldest
-        events. A ring that exists keeps its size: use `Log.resize`.
+        The size of a ring, such as "64MiB": one file that overwrites its oldest events.
     index : int, optional
-        For how many events a ring that is created knows where they are by their seq; others are
-        searched for. One for every 128 bytes of the file if not given, 0 for none.
-    **settings
-        ``segment_size``, ``file_mode`` and, of a ring, ``when_full`` of a log that is created. They
-        never change a log that exists: use `Log.configure`.
+        For how many events a ring knows where they are by their seq; others are searched for. One
+        for every 128 bytes of the file if not given, 0 for none.
+    segment_size : int or str, optional
+        Bytes of one segment file, such as "64MiB", which is the default. Not for a ring.
+    file_mode : int, optional
+        Permission bits of the log's files; 0o600 by default.
+    when_full : {"drop", "block", "error"}, optional
+        Of a ring: what becomes of an append for which there is no room. See `Settings`.
 
     >>> log = penstock.open(path, segment_size="1MiB")
     >>> log.append(b"hello")
     1
     """
     text = files.path_text(path)
-    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
-        raise WrongType(f"timeout is a number of seconds, or None; not {type(timeout).__name__}")
-    if timeout is not None and not timeout >= 0:
-        raise Usage(f"timeout is a number of seconds from 0, or None; not {timeout!r}")
     if mode not in ("rw", "r"):
-        raise Usage(f"mode is 'rw' or 'r', not {mode!r}")
+        raise Usage(f"mode must be 'rw' or 'r', got {mode!r}")
     if nan not in ("raise", "null"):
         raise Usage(f"nan must be 'raise' or 'null', got {nan!r}")
-    _check_periods(sync_seconds, sync_events)
+    _check_timeout(timeout)
+    _check_periods(sync_seconds, sync_events, mode)
+    if create and mode == "r":
+        raise Usage("create=True needs mode='rw': a log that is created is written to")
     if codec is not None:
         codecs.find(codec, schema)  # first, so that a misspelt name makes no log
-        settings["codec"] = codec
-    wanted = Settings().changed(**settings)
-    size = _check_ring(ring, index, settings)
+    given = _Given.check(
+        ring,
+        index,
+        {
+            "segment_size": segment_size,
+            "file_mode": file_mode,
+            "when_full": when_full,
+            "codec": codec,
+        },
+    )
+    create = mode == "rw" if create is None else create
     kind = _kind_at(text)
-    if kind is None and codec is None:
-        codecs.find(wanted.codec, schema)
-    if kind is SegmentedLog and size is not None:
-        raise Usage(f"{text}: is a directory; a ring is one file")
-    if kind is None and (mode == "r" or not create):
-        raise NoSuchLog(f"{text}: there is no log here", filename=text)
-    if kind is None and size is not None:
-        ring_file.create(text, ring_file.new_header(wanted, size, index), wanted.file_mode)
-        kind = _kind_at(text)
+    if kind is None:
+        if not create:
+            raise NoSuchLog(f"{text}: there is no log here", filename=text)
+        if codec is None:
+            codecs.find(given.wanted.codec, schema)
+        kind = _create(text, given)
+    else:
+        given.check_kind(text, kind)
     options = Options(
         writable=mode == "rw",
         timeout=timeout,
@@ -119,14 +140,32 @@ def open(
         schema=schema,
         nan=nan,
     )
+    log: Log[T]
     if kind is RingLog:
-        return RingLog(os.path.realpath(text), options)
-    if mode == "rw" and create:
-        files.make_dir(text, wanted.dir_mode)
-    return SegmentedLog(files.hold_dir(text), options, wanted if create else None)
+        log = RingLog(os.path.realpath(text), options)
+    else:
+        log = SegmentedLog(files.hold_dir(text), options, given.wanted if create else None)
+    try:
+        given.check_same(log)
+    except BaseException:
+        log.close()
+        raise
+    return log
 
 
-def _kind_at(path: str) -> type[Log] | None:
+def _create(path: str, given: _Given) -> type[Log[Any]]:
+    """Have something where nothing was; the kind of log that it will be, or is by now."""
+    given.check_new(path)
+    if given.size is None:
+        files.make_dir(path, given.wanted.dir_mode)
+        return SegmentedLog
+    wanted = given.wanted
+    ring_file.create(path, ring_file.new_header(wanted, given.size, given.index), wanted.file_mode)
+    kind = _kind_at(path)
+    return RingLog if kind is None else kind
+
+
+def _kind_at(path: str) -> type[Log[Any]] | None:
     """The kind of log that ``path`` can be; None if nothing is there."""
     there = files.is_dir(path)
     if there is None:
@@ -138,36 +177,111 @@ def _kind_at(path: str) -> type[Log] | None:
     return RingLog
 
 
-def _check_ring(ring: int | str | None, index: int | None, settings: dict[str, Any]) -> int | None:
-    """The size of a ring to create, if any; with it goes what only rings have."""
-    if ring is None:
-        for name, given in (("index", index), ("when_full", settings.get("when_full"))):
-            if given is not None:
-                raise Usage(f"{name} is for a ring: give its size as well, such as ring='64MiB'")
-        return None
-    if index is not None and (isinstance(index, bool) or not isinstance(index, int)):
-        raise WrongType(f"index is a number of events, not {type(index).__name__}")
-    if index is not None and index < 0:
-        raise Usage(f"index is a number of events from 0, not {index}")
-    size = parse_size(ring, "ring")
-    ring_file.check_shape(size, index)
-    return size
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What an opener says of the log itself."""
+
+    settings: dict[str, Any]  # by name, as the log would have them
+    wanted: Settings  # all of them, for a log that is created
+    size: int | None
+    index: int | None
+
+    @classmethod
+    def check(cls, ring: int | str | None, index: int | None, settings: dict[str, Any]) -> _Given:
+        """What was given, with sizes as numbers."""
+        names = [name for name, value in settings.items() if value is not None]
+        wanted = Settings().changed(**{name: settings[name] for name in names})
+        if index is not None and (isinstance(index, bool) or not isinstance(index, int)):
+            raise WrongType(f"index must be a number of events, got {type(index).__name__}")
+        if index is not None and index < 0:
+            raise Usage(f"index must be a number of events from 0, got {index}")
+        size = None if ring is None else parse_size(ring, "ring")
+        if size is not None:
+            ring_file.check_shape(size, index)
+            if settings["segment_size"] is not None:
+                raise Usage("segment_size is for a log of segments; a ring is one file")
+        return cls({name: getattr(wanted, name) for name in names}, wanted, size, index)
+
+    def check_new(self, path: str) -> None:
+        """Refuse what makes no new log."""
+        if self.size is not None:
+            return
+        if path.endswith(".ring"):
+            raise Usage(
+                f"{path}: the name says ring, and a ring needs a size: give it as in "
+                f"open({os.path.basename(path)!r}, ring='64MiB'), or choose another name for a log "
+                "of segments"
+            )
+        for name in self._for_rings():
+            raise Usage(f"{name} is for a ring: give its size as well, such as ring='64MiB'")
+
+    def check_kind(self, path: str, kind: type[Log[Any]]) -> None:
+        """Refuse what means nothing for the kind of log that is there."""
+        if kind is RingLog and "segment_size" in self.settings:
+            raise Usage(f"{path}: is a ring, which is one file and has no segment_size")
+        if kind is SegmentedLog and self.size is not None:
+            raise Usage(f"{path}: is a directory; a ring is one file, so ring= means nothing here")
+        if kind is SegmentedLog:
+            for name in self._for_rings():
+                raise Usage(f"{path}: {name} is for a ring, and this is a log of segments")
+
+    def _for_rings(self) -> list[str]:
+        given = {"index": self.index, "when_full": self.settings.get("when_full")}
+        return [name for name, value in given.items() if value is not None]
+
+    def check_same(self, log: Log[Any]) -> None:
+        """Refuse what contradicts the log."""
+        for name, value in self.settings.items():
+            has = getattr(log.settings, name)
+            if value != has and name != "codec":  # whose mismatch has an error of its own
+                said = (oct(value), oct(has)) if name == "file_mode" else (repr(value), repr(has))
+                raise Usage(
+                    f"{log.path}: {name}={said[0]} was given, and the log has {said[1]}; leave it "
+                    f"out, or change the log with log.configure({name}={said[0]})"
+                )
+        if not isinstance(log, RingLog):
+            return
+        header = log._known_header()
+        if self.size is not None and self.size != header.file_bytes:
+            raise Usage(
+                f"{log.path}: ring={self.size} was given, and the ring has {header.file_bytes} "
+                f"bytes; leave it out, or change the ring with log.resize({self.size})"
+            )
+        if self.index is not None and self.index != header.index_capacity:
+            raise Usage(
+                f"{log.path}: index={self.index} was given, and the ring has "
+                f"{header.index_capacity}, for good; leave it out"
+            )
 
 
-def _check_periods(seconds: float | None, events: int | None) -> None:
+def _check_timeout(timeout: object) -> None:
+    if timeout is None:
+        return
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+        raise WrongType(
+            f"timeout must be a number of seconds or None, got {type(timeout).__name__}"
+        )
+    if not timeout >= 0:
+        raise Usage(f"timeout must be a number of seconds from 0, or None, got {timeout!r}")
+
+
+def _check_periods(seconds: float | None, events: int | None, mode: str) -> None:
     if seconds is not None:
         if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-            raise WrongType(f"sync_seconds is a number, not {type(seconds).__name__}")
+            raise WrongType(f"sync_seconds must be a number, got {type(seconds).__name__}")
         if not 0 < seconds < threading.TIMEOUT_MAX:
-            raise Usage(f"sync_seconds is a number of seconds above 0, not {seconds!r}")
+            raise Usage(f"sync_seconds must be a number of seconds above 0, got {seconds!r}")
     if events is not None:
         if isinstance(events, bool) or not isinstance(events, int):
-            raise WrongType(f"sync_events is a whole number, not {type(events).__name__}")
+            raise WrongType(f"sync_events must be a whole number, got {type(events).__name__}")
         if events < 1:
-            raise Usage(f"sync_events is a number of events from 1, not {events}")
+            raise Usage(f"sync_events must be a number of events from 1, got {events}")
+    if mode == "r" and (seconds is not None or events is not None):
+        name = "sync_seconds" if seconds is not None else "sync_events"
+        raise Usage(f"{name} needs mode='rw': a log that is only read has nothing to sync")
 
 
-def _pickled(log: Log) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def _pickled(log: Log[Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """How a log is pickled and copied: by its path, its uuid, and the options of this handle."""
     log._head()  # it must be open; in a child this opens it
     held = log._held_fd if log._ctl is None else log._ctl.held_fd
@@ -183,9 +297,9 @@ def _pickled(log: Log) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     return _opened_again, (log.path, log.stats().uuid, log._options)
 
 
-def _opened_again(path: str, uuid: object, options: Options) -> Log:
+def _opened_again(path: str, uuid: object, options: Options) -> Log[Any]:
     """The log that was pickled, opened again."""
-    log = open(
+    log: Log[Any] = open(
         path,
         "rw" if options.writable else "r",
         create=False,
@@ -195,6 +309,7 @@ def _opened_again(path: str, uuid: object, options: Options) -> Log:
         sync_events=options.sync_events,
         codec=options.codec,
         schema=options.schema,
+        nan=options.nan,
     )
     if log.stats().uuid != uuid:
         log.close()
@@ -206,7 +321,22 @@ copyreg.pickle(SegmentedLog, _pickled)
 copyreg.pickle(RingLog, _pickled)
 
 
-def create(path: str | os.PathLike[str], **options: Any) -> Log:
+def create(
+    path: str | os.PathLike[str],
+    *,
+    timeout: float | None = OPEN_TIMEOUT,
+    any_file_system: bool = False,
+    sync_seconds: float | None = None,
+    sync_events: int | None = None,
+    codec: str | None = None,
+    schema: type[T] | UnionType | None = None,
+    nan: Literal["raise", "null"] = "raise",
+    ring: int | str | None = None,
+    index: int | None = None,
+    segment_size: int | str | None = None,
+    file_mode: int | None = None,
+    when_full: WhenFull | None = None,
+) -> Log[T]:
     """Create a log at ``path``, where there must be none, and open it.
 
     Takes the settings and options of :func:`penstock.open`.
@@ -223,7 +353,21 @@ def create(path: str | os.PathLike[str], **options: Any) -> Log:
             raise AlreadyExists(
                 f"{text}: something is there already; open it instead", filename=text
             )
-    return open(path, **options)
+    return open(
+        text,
+        timeout=timeout,
+        any_file_system=any_file_system,
+        sync_seconds=sync_seconds,
+        sync_events=sync_events,
+        codec=codec,
+        schema=schema,
+        nan=nan,
+        ring=ring,
+        index=index,
+        segment_size=segment_size,
+        file_mode=file_mode,
+        when_full=when_full,
+    )
 
 
 def verify(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Report:

@@ -272,7 +272,10 @@ class SegmentedLog(Log):
         """Nothing is ever overwritten."""
 
     def _take_hold(self, seq: int) -> Hold | None:
-        return None  # nothing is ever overwritten
+        raise Usage(
+            f"{self.path}: hold=True is for a ring; a log of segments never overwrites what a "
+            "reader has yet to read"
+        )
 
     def _resize(self, nbytes: int) -> None:
         raise Usage(f"{self.path}: a segmented log has no size to change; a ring has")

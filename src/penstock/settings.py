@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from penstock import layout
 from penstock.errors import Corrupt, TooLarge, UnsupportedVersion, Usage, WrongType
@@ -16,6 +16,7 @@ from penstock.errors import Corrupt, TooLarge, UnsupportedVersion, Usage, WrongT
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 _SIZE = re.compile(r"\s*(\d+)\s*([A-Za-z]*)\s*")
 _CODEC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
+WhenFull: TypeAlias = Literal["drop", "block", "error"]
 BYTES = "bytes"  # the codec that leaves values as they are
 
 
@@ -73,7 +74,7 @@ class Settings:
     segment_size: int = layout.SEGMENT_BYTES_DEFAULT
     file_mode: int = 0o600
     codec: str = BYTES
-    when_full: str = "drop"
+    when_full: WhenFull = "drop"
 
     def __post_init__(self) -> None:
         for name in ("segment_size", "file_mode"):
@@ -162,4 +163,4 @@ class Options:
     sync_events: int | None = None
     codec: str | None = None
     schema: Any = None
-    nan: str = "raise"
+    nan: Literal["raise", "null"] = "raise"

@@ -171,7 +171,7 @@ def test_a_failed_sync_is_logged_once_and_kept(
 ) -> None:
     """A sync in the background that fails is kept, and not logged again by each one after it."""
     size: dict[str, Any] = {"ring": "64KiB"} if kind == "ring" else {}
-    with penstock.open(tmp_path / "x.ring", sync_events=2, **size) as log:
+    with penstock.open(tmp_path / "x", sync_events=2, **size) as log:
         log.extend([b"1", b"2"])
         wait_for(lambda: job(log, "sync").last_success_ns is not None, "a sync")
         failing(monkeypatch, "sync_data", lambda *_: True, [errno.EIO])

@@ -216,7 +216,7 @@ def test_backup_whose_progress_forks(path: Path, tmp_path: Path, forker: Forker)
 @pytest.mark.parametrize("how", ["in place", "to"])
 def test_repair_whose_progress_forks(tmp_path: Path, forker: Forker, kind: str, how: str) -> None:
     """A repair is made by the process that began it, in place or to a copy."""
-    path = tmp_path / "x.ring"
+    path = tmp_path / "x"
     size: dict[str, Any] = {"ring": "64KiB"} if kind == "ring" else {"segment_size": "64KiB"}
     with penstock.open(path, **size) as log:
         log.extend([b"a" * 100, b"b" * 100, b"c" * 100])

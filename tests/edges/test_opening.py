@@ -1,9 +1,11 @@
-"""Opening: a path means what a user of Python or of a shell means by it."""
+"""Opening: a path means what a user means by it, and no argument is ever ignored."""
 
 from __future__ import annotations
 
 import os
 import pwd
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -142,3 +144,161 @@ def test_paths_are_absolute(home: Path, options: dict[str, Any]) -> None:
     with penstock.open("link/../z", **options) as log:
         assert log.path == str(home / "deep" / "z")
     assert sorted(os.listdir()) == ["link", "x"]
+
+
+def test_a_name_that_says_ring_needs_a_size(home: Path) -> None:
+    """A new log called x.ring is a ring, or an error that says how to make one; no directory."""
+    for call in (penstock.open, penstock.create):
+        with pytest.raises(penstock.Usage, match=r"open\('b.ring', ring='64MiB'\)"):
+            call("b.ring")
+    with pytest.raises(penstock.NoSuchLog):
+        penstock.open("b.ring", "r")
+    assert os.listdir() == []
+    penstock.open("b.ring", ring="64KiB").close()
+    assert os.path.isfile("b.ring")
+    with penstock.open("b.ring") as ring:
+        assert ring.stats().ring is not None
+    os.mkdir("old.ring")
+    penstock.open("old.ring").close()  # somebody made the directory
+
+
+HAS: dict[str, dict[str, Any]] = {
+    "log": {"segment_size": "128KiB", "file_mode": 0o640, "codec": "json"},
+    "ring": {"ring": "64KiB", "index": 9, "file_mode": 0o640, "when_full": "block"},
+}
+OTHERS: list[tuple[str, dict[str, Any], str]] = [
+    ("log", {"segment_size": "1MiB"}, r"segment_size=1048576.*131072.*configure\(segment_size="),
+    ("log", {"file_mode": 0o600}, r"file_mode=0o600.*0o640.*configure\(file_mode=0o600"),
+    ("log", {"codec": "msgpack"}, "codec is 'json', not 'msgpack'"),
+    ("log", {"codec": "bytes"}, "codec is 'json', not 'bytes'"),
+    ("log", {"ring": "64KiB"}, "is a directory"),
+    ("log", {"when_full": "drop"}, "when_full is for a ring"),
+    ("log", {"index": 5}, "index is for a ring"),
+    ("ring", {"ring": "1MiB"}, r"ring=1048576.*65536 bytes.*resize\(1048576\)"),
+    ("ring", {"index": 8}, "index=8 was given, and the ring has 9"),
+    ("ring", {"index": 0}, "index=0 was given"),
+    ("ring", {"when_full": "drop"}, r"when_full='drop'.*'block'.*configure\(when_full='drop'"),
+    ("ring", {"file_mode": 0o600}, r"file_mode=0o600.*0o640.*configure"),
+    ("ring", {"segment_size": "64MiB"}, "segment_size"),
+    ("ring", {"segment_size": "64MiB", "ring": "64KiB"}, "segment_size"),
+]
+
+
+@pytest.mark.parametrize(("kind", "given", "words"), OTHERS)
+@pytest.mark.parametrize("mode", ["rw", "r"])
+def test_what_contradicts_the_log_is_refused(
+    home: Path, kind: str, given: dict[str, Any], words: str, mode: Any
+) -> None:
+    """An argument of open that is not what the log has is Usage with both, and what changes it."""
+    with penstock.open("x", **HAS[kind]) as log:
+        log.append(b"1")
+        before = log.settings
+        with pytest.raises(penstock.Usage, match=words):
+            penstock.open("x", mode, **given)
+    with pytest.raises(penstock.Usage, match=words):
+        penstock.open("x", mode, **given)
+    with penstock.open("x", mode, **HAS[kind]) as log:
+        assert log.settings == before
+        assert log.last_seq == 1
+
+
+@pytest.mark.parametrize("kind", HAS)
+def test_what_the_log_has_can_be_given(home: Path, kind: str) -> None:
+    """An argument of open that is what the log has is fine, also after the log was changed."""
+    penstock.open("x", **HAS[kind]).close()
+    for name, value in HAS[kind].items():
+        penstock.open("x", **{name: value}).close()
+        penstock.open("x", "r", **{name: value}).close()
+    with penstock.open("x", **HAS[kind]) as log:
+        if kind == "ring":
+            log.configure(when_full="error")
+            log.resize("128KiB")
+        else:
+            log.configure(segment_size="256KiB")
+    now: dict[str, Any] = {"ring": {"ring": 1 << 17, "when_full": "error"}}.get(
+        kind, {"segment_size": "256KiB"}
+    )
+    penstock.open("x", **now).close()
+    with pytest.raises(penstock.Usage):
+        penstock.open("x", **HAS[kind])
+
+
+NEW: list[tuple[dict[str, Any], str]] = [
+    ({"ring": "64KiB", "segment_size": "1MiB"}, "segment_size"),
+    ({"when_full": "block"}, "ring="),
+    ({"index": 5}, "ring="),
+    ({"mode": "r", "create": True}, "create=True needs mode='rw'"),
+    ({"mode": "r", "sync_seconds": 1}, "sync_seconds needs mode='rw'"),
+    ({"mode": "r", "sync_events": 1}, "sync_events needs mode='rw'"),
+]
+
+
+@pytest.mark.parametrize(("given", "words"), NEW)
+def test_arguments_that_do_not_go_together(home: Path, given: dict[str, Any], words: str) -> None:
+    """An argument that means nothing beside the others is Usage, and makes nothing."""
+    with pytest.raises(penstock.Usage, match=words):
+        penstock.open("x", **given)
+    assert os.listdir() == []
+
+
+def test_calls_of_the_other_kind_are_refused(home: Path) -> None:
+    """hold, configure, resize and sync take no argument that means nothing for the log."""
+    with penstock.open("x") as log, penstock.open("y", ring="64KiB") as ring:
+        with pytest.raises(penstock.Usage, match="hold=True is for a ring"):
+            log.follow(hold=True)
+        with pytest.raises(penstock.Usage, match="when_full is for a ring"):
+            log.configure(when_full="block")
+        with pytest.raises(penstock.Usage, match="no size to change"):
+            log.resize("1MiB")
+        with pytest.raises(penstock.Usage, match="has no segment_size"):
+            ring.configure(segment_size="1MiB")
+        with pytest.raises(penstock.Usage, match="drops its oldest"):
+            ring.follow(hold=True)
+        for either in (log, ring):
+            with pytest.raises(penstock.Usage, match="wait=True"):
+                either.sync(wait=False, timeout=1)
+
+
+HUNGRY = """
+import os, resource, sys
+import penstock
+path, options = sys.argv[1], eval(sys.argv[2])
+penstock.open(path, **options).close()
+lowest = os.open("/", os.O_RDONLY)
+os.close(lowest)
+seen = 0
+for spare in range(40):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + spare, 4096))
+    log = None
+    try:
+        log = penstock.open(path)
+        log.append(b"x")
+        log.sync()
+    except OSError as error:
+        seen += 1
+        assert isinstance(error, penstock.PenstockError), repr(error)
+        assert error.errno == 24, repr(error)
+        assert error.filename.startswith(path), error.filename
+        assert "Too many open files" in str(error) and path in str(error), str(error)
+    else:
+        print("fits", spare, seen)
+        break
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 4096))
+        if log is not None:
+            log.close()
+"""
+
+
+@kinds
+def test_no_descriptors_left_is_told_of_the_log(home: Path, options: dict[str, Any]) -> None:
+    """With too few descriptors the error names the log and says so, whichever call was refused."""
+    done = subprocess.run(
+        [sys.executable, "-c", HUNGRY, str(home / "x"), repr(options)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    word, _, seen = done.stdout.split()
+    assert word == "fits" and int(seen) >= 2

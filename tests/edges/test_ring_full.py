@@ -16,11 +16,12 @@ import penstock
 from penstock import _core
 from penstock import layout as L
 from penstock.ring.ends import WHEN_FULL
+from penstock.settings import WhenFull
 from tests.unit.ring_shape import fill, shape
 
 STORM = bool(os.environ.get("PENSTOCK_STORM"))
 
-MODES = ["drop", "block", "error"]
+MODES: list[WhenFull] = ["drop", "block", "error"]
 POINTS = [
     "lock.taken",
     "publish.reserved",
@@ -48,7 +49,9 @@ def fill_to_the_brim(ring: penstock.Log) -> None:
 @pytest.mark.parametrize("held", ["held", "not held"])
 @pytest.mark.parametrize("wanted", MODES)
 @pytest.mark.parametrize("size", ["32KiB", "256KiB"])
-def test_a_full_ring_can_be_configured(tmp_path: Path, wanted: str, held: str, size: str) -> None:
+def test_a_full_ring_can_be_configured(
+    tmp_path: Path, wanted: WhenFull, held: str, size: str
+) -> None:
     """A full ring that raises takes new settings, drops nothing for them, and obeys them."""
     with penstock.create(tmp_path / "full.ring", ring=size, when_full="error") as ring:
         ring.append(b"first", producer=("p", 1))
@@ -115,7 +118,7 @@ def behaviour(ring: penstock.Log) -> str:
     return "drop"
 
 
-def configure(path: Path, when_full: str, point: str, times: int = 1) -> tuple[int, int]:
+def configure(path: Path, when_full: WhenFull, point: str, times: int = 1) -> tuple[int, int]:
     """A process that configures a ring, and dies at a point; its pid, and a pipe that says go."""
     begins, go = os.pipe()
     pid = os.fork()
@@ -139,7 +142,12 @@ def configure(path: Path, when_full: str, point: str, times: int = 1) -> tuple[i
 @pytest.mark.parametrize("point", POINTS)
 def test_death_in_configure(tmp_path: Path, point: str, beside: str) -> None:
     """Wherever configure is killed, the ring does what its settings say: the old or the new."""
-    for before, after in [("drop", "block"), ("block", "drop"), ("error", "block")]:
+    changes: list[tuple[WhenFull, WhenFull]] = [
+        ("drop", "block"),
+        ("block", "drop"),
+        ("error", "block"),
+    ]
+    for before, after in changes:
         path = tmp_path / f"{before}.ring"
         with penstock.create(path, ring="32KiB", when_full=before) as ring:
             if before != "error":
@@ -232,7 +240,7 @@ def test_a_damaged_frame_is_not_overwritten_in_silence(
 
 
 @pytest.mark.parametrize("when_full", ["block", "error"])
-def test_damage_does_not_free_what_a_reader_holds(tmp_path: Path, when_full: str) -> None:
+def test_damage_does_not_free_what_a_reader_holds(tmp_path: Path, when_full: WhenFull) -> None:
     """A damaged frame in the way of an append is no reason to drop what a reader holds."""
     path = tmp_path / "held.ring"
     with penstock.create(path, ring="32KiB", when_full=when_full) as ring:

@@ -99,7 +99,7 @@ def test_a_sync_in_a_signal_handler_amid_a_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """A sync by the thread that is syncing is refused at once; a plain append is taken."""
-    path = tmp_path / "x.ring"
+    path = tmp_path / "x"
 
     def work() -> None:
         size: dict[str, Any] = {"ring": "64KiB"} if kind == "ring" else {}
@@ -127,7 +127,7 @@ def test_an_open_in_a_signal_handler_amid_an_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """Opening a log that this very thread is bringing in order is refused, not waited for."""
-    path = tmp_path / "x.ring"
+    path = tmp_path / "x"
     size: dict[str, Any] = {"ring": "64KiB"} if kind == "ring" else {}
     with penstock.open(path, **size) as log:
         log.append(b"1")
@@ -176,7 +176,7 @@ def test_an_append_in_a_signal_handler_amid_asking_for_background_work(
 @pytest.mark.parametrize("kind", ["log", "ring"])
 def test_signals_amid_everything(tmp_path: Path, kind: str) -> None:
     """A timer's handler appends amid thousands of appends, rolls and syncs; all of it is there."""
-    path = tmp_path / "x.ring"
+    path = tmp_path / "x"
     size: dict[str, Any] = {"ring": "16MiB"} if kind == "ring" else {"segment_size": "64KiB"}
     penstock.create(path, **size).close()
     acknowledged = tmp_path / "acknowledged"
@@ -298,7 +298,7 @@ def test_a_roll_that_is_refused_gives_up_the_lock(path: Path, tmp_path: Path) ->
 @pytest.mark.parametrize("kind", ["log", "ring"])
 def test_a_logging_handler_that_appends_amid_a_repair(tmp_path: Path, kind: str) -> None:
     """What the repair after a dead writer has to say is said when the lock is free again."""
-    path = tmp_path / "x.ring"
+    path = tmp_path / "x"
 
     def work() -> None:
         size: dict[str, Any] = {"ring": "64KiB"} if kind == "ring" else {}

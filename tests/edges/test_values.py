@@ -24,7 +24,7 @@ class Text(str):
 @pytest.fixture(params=["log", "ring"])
 def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[penstock.Log]:
     """A log of bytes, of either kind."""
-    options = {"ring": "4MiB"} if request.param == "ring" else {}
+    options: dict[str, Any] = {"ring": "4MiB"} if request.param == "ring" else {}
     name = "a.ring" if request.param == "ring" else "a"
     with penstock.create(tmp_path / name, **options) as opened:
         yield opened

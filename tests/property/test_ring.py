@@ -26,6 +26,7 @@ from hypothesis.stateful import (
 
 import penstock
 from penstock import Entry
+from penstock.settings import WhenFull
 from tests.property.rows import KEYS, TIMES, TOPICS, Row, repeated, rows, same_event
 from tests.support.fixtures import STORM
 from tests.unit import oracle
@@ -248,7 +249,7 @@ class Machine(RuleBasedStateMachine):
             self.put(made, lambda o: self.log.extend([value], expect=last, **o))
 
     @rule(when_full=st.sampled_from(["drop", "block", "error"]), second=st.booleans())
-    def configure(self, when_full: str, second: bool) -> None:
+    def configure(self, when_full: WhenFull, second: bool) -> None:
         if when_full != "drop":
             self.holder = None  # it would have to wait
         try:

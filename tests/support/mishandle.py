@@ -190,6 +190,8 @@ def live(place: Path) -> dict[str, Callable[[], Any]]:
     coder = core.Coder("bytes")
     columns = [(name, name) for name in _core.COLUMNS]
     return {
+        "EventHeaders": lambda: core.EventHeaders((("a", b"1"), ("b", None))),
+        "Ns": lambda: core.Ns(5),
         "Batch": lambda: rows().batch(),
         "BatchStream": lambda: _core.BatchStream(_core.Columns(columns), rows()),
         "Coder": lambda: log()._coder,

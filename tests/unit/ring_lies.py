@@ -36,7 +36,8 @@ Image = tuple[bytes, Picture]
 
 def build(path: Path, rng: random.Random) -> tuple[Image, Image]:
     """A ring after a clean close, and after the death of a process that had it open."""
-    sizes, indexes = ["32KiB", 40_000, "64KiB"], [0, 1, 7, 100, None]
+    sizes: list[int | str] = ["32KiB", 40_000, "64KiB"]
+    indexes = [0, 1, 7, 100, None]
     with penstock.create(path, ring=rng.choice(sizes), index=rng.choice(indexes)) as log:
         log.append(b"p", producer=("a", 1))
         log.configure(file_mode=0o640)

@@ -24,7 +24,7 @@ WRONG_TYPE: dict[str, Call] = {
     "read tags": lambda log, _: log.read(tags="ok"),
     "configure codec": lambda log, _: log.configure(codec=5),
     "open codec": lambda _, p: penstock.open(p / "x", codec=5),  # type: ignore[arg-type]
-    "open schema": lambda _, p: penstock.open(p / "x", codec="json", schema=5),
+    "open schema": lambda _, p: penstock.open(p / "x", codec="json", schema=5),  # type: ignore[arg-type]
     "append timeout": lambda log, _: log.append(b"", timeout="1"),
     "extend of None": lambda log, _: log.extend(None),
     "extend of a number": lambda log, _: log.extend(5),
@@ -77,8 +77,6 @@ USAGE: dict[str, Call] = {
     "follow start float": lambda log, _: log.follow(1.5),
     "follow spin": lambda log, _: log.follow(spin=-1),
     "wait": lambda log, _: log.wait(-1),
-    "unknown setting": lambda log, _: log.configure(colour="red"),
-    "unknown setting of open": lambda _, p: penstock.open(p / "x", colour="red"),
     "setting of open": lambda _, p: penstock.open(p / "x", segment_size="much"),
     "codec": lambda _, p: penstock.open(p / "x", codec="nobody's"),
     "unknown codec": lambda _, p: penstock.open(p / "x", codec="nobodys"),

@@ -457,9 +457,9 @@ def test_a_schema_needs_objects(path: Path) -> None:
     with pytest.raises(penstock.Usage, match="codec"):
         penstock.open(path.with_name("bytes"), schema=User)
     with pytest.raises(penstock.WrongType, match="schema"):
-        penstock.open(path, codec="json", schema=5)
+        penstock.open(path, codec="json", schema=5)  # type: ignore[arg-type]
     with pytest.raises(penstock.WrongType, match="schema"):
-        penstock.open(path, codec="lite3", schema=5)
+        penstock.open(path, codec="lite3", schema=5)  # type: ignore[arg-type]
 
 
 def test_pickles_keep_the_codec(path: Path) -> None:

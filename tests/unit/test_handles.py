@@ -35,7 +35,7 @@ USES: dict[str, Callable[[penstock.Log], Any]] = {
     "last_seq": lambda log: log.last_seq,
     "topics": penstock.Log.topics,
     "settings": lambda log: log.settings,
-    "configure": lambda log: log.configure(segment_size="128KiB"),
+    "configure": lambda log: log.configure(file_mode=0o660),
     "roll": lambda log: log.steward.roll(),
     "stats": lambda log: log.stats(),
     "backup": lambda log: log.backup(f"{log.path}-copy"),

@@ -54,7 +54,7 @@ class TestCreating:
         with pytest.raises(error):
             penstock.create(file, ring="32KiB", index=index)
         with pytest.raises(TypeError):
-            penstock.create(file, ring=32768.0)
+            penstock.create(file, ring=32768.0)  # type: ignore[arg-type]
         assert not file.exists()
 
     @pytest.mark.parametrize("options", [{"index": 5}, {"when_full": "block"}])
@@ -67,7 +67,7 @@ class TestCreating:
     def test_when_full_is_one_of_three(self, file: Path) -> None:
         """Another word for when_full makes no ring."""
         with pytest.raises(penstock.Usage, match="when_full"):
-            penstock.create(file, ring="32KiB", when_full="wait")
+            penstock.create(file, ring="32KiB", when_full="wait")  # type: ignore[arg-type]
         assert not file.exists()
 
     def test_create_where_something_is(self, file: Path, tmp_path: Path) -> None:
@@ -113,7 +113,11 @@ class TestCreating:
         """ring=, index= and settings say how a ring is created, and change none that exists."""
         with penstock.open(file, ring="32KiB", index=7, when_full="block") as log:
             log.append(b"a")
-        with penstock.open(file, ring="1MiB", index=9, when_full="error") as log:
+        others: list[dict[str, Any]] = [{"ring": "1MiB"}, {"index": 9}, {"when_full": "error"}]
+        for other in others:
+            with pytest.raises(penstock.Usage):
+                penstock.open(file, **other)
+        with penstock.open(file, ring="32KiB", index=7, when_full="block") as log:
             found = shape(log)
             assert (found.file_bytes, found.index_capacity) == (32768, 7)
             assert (found.when_full, log.settings.when_full) == ("block", "block")
@@ -194,7 +198,7 @@ class TestLimits:
                 assert [log[s].seq for s in seqs] == seqs
                 assert log.scan(columns=["seq"]).to_arrow()["seq"].to_pylist() == seqs
                 assert values(log.read(log.last_seq - 1)) == [b"b" * 30, b"c"]
-                assert log[log.last_seq - 2].value[:3] == b"end"  # type: ignore[index]
+                assert log[log.last_seq - 2].value[:3] == b"end"
             follower = log.follow("start")
             assert [e.seq for e in follower.take(10_000)] == seqs
         with penstock.open(file, mode="r") as log:

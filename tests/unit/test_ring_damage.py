@@ -23,8 +23,7 @@ STORM = os.environ.get("PENSTOCK_STORM") == "1"
 
 def build(path: Path, **options: Any) -> bytes:
     """A small ring in its third lap, with every kind of frame, closed; the bytes of its file."""
-    options = {"ring": "32KiB", "index": 100} | options
-    with penstock.create(path, **options) as log:
+    with penstock.create(path, **{"ring": "32KiB", "index": 100, **options}) as log:
         log.append(b"p", producer=("sensor", 1))
         log.configure(file_mode=0o640)
         for i in range(62):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.settings import WhenFull
 from tests.unit.ring_shape import fill, fill_up
 
 
@@ -46,7 +47,7 @@ class TestHolding:
             assert log.first_seq > 1
 
     @pytest.mark.parametrize("when_full", ["block", "error"])
-    def test_what_is_held_is_left_alone(self, file: Path, when_full: str) -> None:
+    def test_what_is_held_is_left_alone(self, file: Path, when_full: WhenFull) -> None:
         """Nothing from the reader's last event on is overwritten, until it asks for the next."""
         with penstock.create(file, ring="32KiB", when_full=when_full) as log:
             fill(log, 0.5)

@@ -49,7 +49,7 @@ class TestReading:
                 log.append(b"x" * 50, time=1000 * i + (0 if monotone else (i * 7919) % 100_000))
             assert shape(log).monotone is monotone
             events = list(log)
-            lows = [0, events[0].time_ns, events[5].time_ns, events[-1].time_ns, 10**9]
+            lows = [0, events[0].time_ns, events[5].time_ns, events[-1].time_ns, 10**8 - 1]
             for since in lows:
                 for until in lows:
                     want = [e.seq for e in events if since <= e.time_ns < until]

@@ -100,9 +100,13 @@ def test_settings_are_in_the_log(path: Path) -> None:
 
 
 def test_open_never_changes_an_existing_log(path: Path) -> None:
-    """Settings given to open hold only if it makes the log."""
+    """Settings given to open make a log, or have to be what the log has."""
     penstock.open(path, segment_size="128KiB").close()
-    with penstock.open(path, segment_size="1MiB", file_mode=0o660) as log:
+    others: list[dict[str, Any]] = [{"segment_size": 1 << 20}, {"file_mode": 0o660}]
+    for other in others:
+        with pytest.raises(penstock.Usage):
+            penstock.open(path, **other)
+    with penstock.open(path, segment_size="128KiB", file_mode=0o600) as log:
         assert log.settings == Settings(128 << 10, 0o600)
         log.append(b"a")
         log.steward.roll()

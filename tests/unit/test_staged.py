@@ -139,13 +139,13 @@ def test_times_that_go_back(tmp_path: Path, path: Path, log: SegmentedLog) -> No
     """Searches by time find what was adopted, also where later files have earlier times."""
     rows: list[list[Row]] = [
         [(b"x" * 200, None, None, None, start + i) for i in range(4000)]
-        for start in (10**15, 5 * 10**14, 2 * 10**15)
+        for start in (10**18, 5 * 10**17, 2 * 10**18)
     ]
     staged = [s for n, part in enumerate(rows) for s in stage(tmp_path, f"{n}", part)]
     append_staged(log, staged, producer=None, durable=True)
     log.close()
     with penstock.open(path) as log_again:
-        for since, until in ((5 * 10**14, 6 * 10**14), (10**15 + 100, 10**15 + 200)):
+        for since, until in ((5 * 10**17, 6 * 10**17), (10**18 + 100, 10**18 + 200)):
             found = sum(1 for _ in log_again.read(since=since, until=until))
             assert found == sum(since <= r[4] < until for part in rows for r in part if r[4])
         assert log_again.verify().problems == ()

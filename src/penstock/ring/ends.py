@@ -37,9 +37,9 @@ from penstock.control import Words
 from penstock.durability import poisoning
 from penstock.ring.file import Header, Slot, read_slots
 from penstock.saying import logger
-from penstock.settings import Settings
+from penstock.settings import Settings, WhenFull
 
-WHEN_FULL = {
+WHEN_FULL: dict[WhenFull, int] = {
     "drop": L.WHEN_FULL_DROP,
     "block": L.WHEN_FULL_BLOCK,
     "error": L.WHEN_FULL_ERROR,

@@ -140,7 +140,7 @@ class RingHandle(Log):
                     words[at] = hint[at]
             if not trusted:
                 with suppress(PermissionError):  # who may not look there has resized nothing
-                    files.sync_name(os.path.dirname(self.path) or ".")
+                    files.sync_parent(self.path)
                 for start, end in ring_ends.pieces(ends):
                     m.redirty(start, end)
             if not trusted or (slots and slots[0].clean):

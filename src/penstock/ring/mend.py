@@ -223,7 +223,7 @@ def _replace(found: Findings) -> None:
         _core.fail_point("mend.kept")
         files.rename(temporary, path)
         _core.fail_point("mend.named")
-        files.sync_name(os.path.dirname(path) or ".")
+        files.sync_parent(path)
     finally:
         files.unlink(temporary)
         files.close(held)

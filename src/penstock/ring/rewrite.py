@@ -8,7 +8,6 @@ so; when that is on the device, with all it speaks of, the file gets its name.
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import dataclass, replace
 
 from penstock import _core, files, headers
@@ -116,4 +115,4 @@ def name_copy(temporary: str, path: str, *, replace: bool) -> None:
         finally:
             files.unlink(temporary)
     _core.fail_point("ring.replaced")
-    files.sync_name(os.path.dirname(path) or ".")
+    files.sync_parent(path)

@@ -13,6 +13,7 @@ import penstock
 from penstock.errors import Gap, Usage
 from penstock.spark.logs import by_log
 from penstock.spark.options import Options, json_object
+from penstock.times import NS_MAX, Ns
 
 EARLIEST, LATEST = -2, -1
 STARTING = (
@@ -65,7 +66,7 @@ class Edge:
     def _timed(self, path: str, log: penstock.Log, given: object, end: int) -> int:
         if isinstance(given, bool) or not isinstance(given, int) or given < 0:
             raise Usage(f"{given!r} is no timestamp in milliseconds, for {path}")
-        for event in log.read(stop=end, since=given * 1_000_000):
+        for event in log.read(stop=end, since=Ns(min(given * 1_000_000, NS_MAX))):
             return event.seq
         if self.side == "starting" and not self.or_latest:
             raise Usage(

@@ -24,6 +24,7 @@ from penstock.spans import Span, spans
 from penstock.spark.logs import open_log, partition_of
 from penstock.spark.offsets import NOT_FAILING, check_there
 from penstock.spark.rows import Rows
+from penstock.times import Ns
 
 logger = logging.getLogger("penstock")
 
@@ -215,8 +216,8 @@ def read_split(split: Split, rows: Rows, picks: Picks, care: Care) -> Iterator[p
                 log,
                 start,
                 stop,
-                since=picks.since_ns or None,
-                until=None if picks.until_ns == NS_MAX else picks.until_ns,
+                since=Ns(picks.since_ns) if picks.since_ns else None,
+                until=None if picks.until_ns == NS_MAX else Ns(picks.until_ns),
                 topic=single,
                 columns=rows.scanned(with_topic=many),
                 damaged="skip" if care.skip_corrupt else "raise",
