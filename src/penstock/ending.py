@@ -337,7 +337,9 @@ def _set_apart(store: Store, base_seq: int, end: Active) -> None:
     if why is None:
         end.apart.append(base_seq)
         why = f"nothing leads to it: the segment of seq {end.header.base_seq} has not rolled"
-    store.set_aside(base_seq, why)
+        store.set_aside(base_seq, why, quietly=True)  # recovery says what becomes of it
+    else:
+        store.set_aside(base_seq, why)
 
 
 def _walk(m: SegmentMap, header: Header, hint: Words | None, *, write: bool) -> Active:

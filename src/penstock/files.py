@@ -499,6 +499,16 @@ def unlock(fd: int, path: str) -> None:
         fcntl.flock(fd, fcntl.LOCK_UN)
 
 
+def inode(path: str) -> int:
+    """The number by which the file system knows the file of that name; 0 if there is none."""
+    name, at = locate(path)
+    with _doing("looking at", path):
+        try:
+            return os.stat(name, dir_fd=at.fd, follow_symlinks=False).st_ino
+        except FileNotFoundError:
+            return 0
+
+
 def same_file(fd: int, path: str) -> bool:
     """Whether ``path`` still names the file behind ``fd``."""
     name, at = locate(path)

@@ -28,8 +28,9 @@ from penstock.ending import Active
 from penstock.errors import Conflict, PenstockError, TooLarge, Usage
 from penstock.event import ArrowData
 from penstock.forks import Begun
+from penstock.leftovers import LOAD, NEXT, note_names
 from penstock.producers import Done, Table
-from penstock.recovery import LOAD, NEXT, put_in_place, start_segment, successor_of
+from penstock.recovery import put_in_place, start_segment, successor_of
 from penstock.segment import Header
 from penstock.settings import Options
 from penstock.steward.roll import allocate_to, enter_empty, go_on_in
@@ -302,9 +303,12 @@ class Private:
         home = log._directory
         start_segment(home, fresh, packed, settings)
         sources = [*self._files, home.file(NEXT)]
+        headers = [*self._headers, fresh]
+        names = [segment.file_name(header.base_seq) for header in headers]
+        note_names(self._directory, list(zip(sources, names, strict=True)), settings.file_mode)
         named: list[Name] = []
         try:
-            for source, header in zip(sources, [*self._headers, fresh], strict=True):
+            for source, header in zip(sources, headers, strict=True):
                 put_in_place(source, home, header)
                 named.append(home.file(segment.file_name(header.base_seq)))
                 _core.fail_point("load.named")

@@ -44,6 +44,7 @@ def write_segment(
     """
     fd = files.create_file(target, mode)
     try:
+        segment.mark_begun(fd, target)
         if table:
             files.write_at(fd, table, header.producers_offset, target)
         end, last, append_ns = header.data_offset, 0, header.prior_append_ns

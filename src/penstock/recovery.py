@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from penstock import _core, control, files, producers, segment
+from penstock import _core, control, files, leftovers, producers, segment
 from penstock import layout as L
 from penstock._core import Control
 from penstock.control import Words
@@ -17,39 +17,31 @@ from penstock.directory import Directory, Name
 from penstock.durability import poisoning
 from penstock.ending import Active, enter, find_end
 from penstock.errors import AlreadyExists, Corrupt, Io, Usage
+from penstock.leftovers import NEXT
 from penstock.saying import logger
 from penstock.segment import Header
 from penstock.settings import Settings
 from penstock.store import Store
 
-NEXT = "next.tmp"
-LOAD = "load."  # a directory: a load that is not part of the log yet
 LOST = "lost-"
 STAGING = "staging"  # a directory: what somebody has yet to append; no part of the log
 DIRECTORIES = {"consumers", "archive", STAGING}
 
 
-def is_leftover(name: str) -> bool:
-    """Whether a file is the unfinished work of a process that died."""
-    return name == control.TEMPORARY or (name.startswith(("next.", LOAD)) and name.endswith(".tmp"))
-
-
-def sweep(directory: Directory, names: list[str]) -> None:
-    """Delete the leftovers among ``names``; under LOCK_EX only."""
-    for name in names:
-        if name.startswith(LOAD) and is_leftover(name):
-            files.remove_tree(directory.file(name))
-        elif is_leftover(name):
-            files.unlink(directory.file(name))
-
-
 def check_is_free(directory: Directory) -> None:
     """Refuse to make a log in a directory that holds something else."""
-    known = {control.NAME, control.TEMPORARY, *DIRECTORIES}
-    others = [n for n in files.list_dir(directory) if n not in known and not is_leftover(n)]
+    others = [
+        name
+        for name in sorted(files.list_dir(directory))
+        if name not in DIRECTORIES
+        and not (
+            (name == control.NAME or leftovers.is_leftover_name(name))
+            and leftovers.is_ours(directory.file(name))
+        )
+    ]
     if others:
         raise Usage(
-            f"{directory}: is not a log and not empty (it holds {sorted(others)[0]!r}); "
+            f"{directory}: is not a log and not empty (it holds {others[0]!r}); "
             "give the path of a new directory"
         )
 
@@ -81,6 +73,7 @@ def start_segment(directory: Directory, header: Header, table: bytes, settings: 
     """
     temporary = directory.file(NEXT)
     if not _fits(temporary, header):
+        leftovers.check_way(temporary)
         files.unlink(temporary)
         files.close(
             segment.prepare_file(
@@ -98,9 +91,9 @@ def start_segment(directory: Directory, header: Header, table: bytes, settings: 
     _core.fail_point("segment.started")
 
 
-def _fits(temporary: str, header: Header) -> bool:
+def _fits(temporary: Name, header: Header) -> bool:
     """Whether a file prepared earlier has its first blocks where this header wants them."""
-    if not files.exists(temporary):
+    if not files.exists(temporary) or not leftovers.is_ours(temporary):
         return False
     fd = files.open_file(temporary, write=False)
     try:
@@ -270,23 +263,41 @@ def _holds(path: str, data: bytes) -> bool:
         files.close(fd)
 
 
-def _move_apart(store: Store, dir_fd: int, active: Active, live: Control | None) -> None:
-    """Rename segments that nothing leads to, so that no later roll can lead to them."""
+def _move_apart(
+    store: Store, dir_fd: int, active: Active, live: Control | None, *, trusted: bool
+) -> None:
+    """Take segments that nothing leads to out of the way, so that no later roll can lead to them.
+
+    If no page can have been lost since they were named (``trusted``), nothing ever led to those of
+    a load that was killed: they hold nothing that anybody was told of, and are deleted. All others
+    are renamed, and kept: after a loss of power they may be all that is left of somebody's events.
+    """
+    killed = leftovers.abandoned(store.directory) if trusted else set()
     for base in active.apart:
-        aside = store.directory.file(f"{LOST}{base:020d}-0.bin")
-        logger.warning(
-            "%s: it was not on the device whole when the power failed, and nothing leads to "
-            "it from seq %d; it is kept as %s",
-            store.file(base),
-            active.walk["next_seq"] - 1,
-            aside,
-        )
-        if files.exists(aside):
-            aside = store.directory.file(f"{LOST}{base:020d}-0-{_core.now_ns()}.bin")
-        files.rename(store.file(base), aside)
+        path = store.file(base)
+        if (path.base, files.inode(path)) in killed:
+            files.unlink(path)
+            store.spurious.pop(path.base, None)
+            logger.info("%s: removed; it is of a load that was killed before it was whole", path)
+        else:
+            _keep_apart(store, path, base, active.walk["next_seq"] - 1, trusted=trusted)
         _core.fail_point("repair.moved")
     with poisoning(live):
         files.sync_dir(dir_fd, store.path)
+
+
+def _keep_apart(store: Store, path: Name, base: int, last_seq: int, *, trusted: bool) -> None:
+    aside = store.directory.file(f"{LOST}{base:020d}-0.bin")
+    if files.exists(aside):
+        aside = store.directory.file(f"{LOST}{base:020d}-0-{_core.now_ns()}.bin")
+    files.rename(path, aside)
+    logger.warning(
+        "%s: nothing leads to it from seq %d%s; it is kept as %s",
+        path,
+        last_seq,
+        "" if trusted else ", since the machine lost power, or a sync failed",
+        aside,
+    )
 
 
 def recover(
@@ -301,7 +312,7 @@ def recover(
     """Bring the log's end into order: the caller holds LOCK_EX, or the write lock of ``live``.
 
     1. Follow the segments to the end of what was published.
-    2. Move segments behind it, that nothing leads to, out of the way.
+    2. Take segments after it, that nothing leads to, out of the way.
     3. If it is a roll frame, make the successor that it promises and go on there.
     4. If control did not know that segment as the active one, whoever named it may have died
        before the name was on the device: sync the directory.
@@ -310,7 +321,7 @@ def recover(
     active = find_end(store, hint=hint, write=True, fresh=fresh)
     _core.fail_point("repair.walked")
     if active.apart:
-        _move_apart(store, dir_fd, active, live)
+        _move_apart(store, dir_fd, active, live, trusted=_no_page_lost(hint, live))
     while active.walk["rolled"]:
         header, table = successor_of(active)
         check_way(store.directory, header)
@@ -329,3 +340,10 @@ def recover(
     limit = active.map.file_bytes if limit is None else limit
     clear_tail(active, store.directory, dir_fd, limit, live, due=due)
     return active
+
+
+def _no_page_lost(hint: Words | None, live: Control | None) -> bool:
+    """Whether everything that was ever written is there: same boot, and no sync that failed."""
+    if live is not None:
+        return not live.get(L.C_POISONED)
+    return hint is not None and not hint[L.C_POISONED] and not hint[L.C_SYNCING] & 0xFFFFFFFF

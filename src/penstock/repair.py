@@ -28,7 +28,7 @@ from penstock.examine import Segment
 from penstock.forks import Begun
 from penstock.frames import Source
 from penstock.judge import LOST_SETTINGS, Place, settings_of
-from penstock.recovery import sweep
+from penstock.leftovers import sweep, sweep_loads
 from penstock.segment import Header
 from penstock.settings import Settings
 from penstock.verify import DAMAGED, Findings, Progress, survey
@@ -481,7 +481,9 @@ def _alone(directory: Directory, dir_fd: int, progress: Progress | None) -> Plan
             f"{path}: somebody has the log open; close it in every process, or repair it to a "
             "new directory"
         )
-    sweep(directory, files.list_dir(directory))
+    names = files.list_dir(directory)
+    sweep(directory, names)
+    sweep_loads(directory, names)
     begun = Begun("repair")
     findings = survey(directory, progress, spare=True)
     begun.check()

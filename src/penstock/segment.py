@@ -19,6 +19,7 @@ from penstock.errors import Corrupt, UnsupportedVersion
 from penstock.headers import page_is_good, seal_page
 
 SUFFIX = ".seg"
+BEGUN = b"PSKBEGUN"  # how a file begins that has no header yet
 _SLOT = struct.Struct("<8s10Q")
 _NAME = re.compile(r"(?!0{20})[0-9]{20}\.seg")
 
@@ -445,6 +446,11 @@ def put_start(fd: int, header: Header, path: str) -> None:
     headers.put(fd, header.pack(), path)
 
 
+def mark_begun(fd: int, path: str) -> None:
+    """Have a new file say that it will be a segment. The header takes the place of this."""
+    files.write_at(fd, BEGUN, 0, path)
+
+
 def prepare_file(
     path: str,
     segment_bytes: int,
@@ -455,6 +461,7 @@ def prepare_file(
     """Make a private file with blocks for the start of a segment; returns its descriptor."""
     fd = files.create_file(path, mode)
     try:
+        mark_begun(fd, path)
         data_offset = L.INDEX_OFFSET + index_bytes_for(segment_bytes) + pages(producers_bytes)
         step = min(frames_bytes, segment_bytes - L.PAGE - data_offset)
         files.allocate(fd, 0, L.INDEX_OFFSET + index_bytes_for(step), path)

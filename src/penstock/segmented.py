@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from penstock import control, durability, ending, files, recovery, segment
+from penstock import control, durability, ending, files, leftovers, recovery, segment
 from penstock import layout as L
 from penstock._core import Control, Given, Hold, SegmentMap
 from penstock.backup import Progress
@@ -121,7 +121,8 @@ class SegmentedLog(Log):
                 raise NoSuchLog(
                     f"{self.path}: there is no log here; create it first", filename=self.path
                 )
-        recovery.sweep(self._directory, store.names)
+        names = store.names
+        leftovers.sweep(self._directory, names)
         if not found and new is not None:
             if self._private is None:
                 files.sync_way(self.path)
@@ -139,6 +140,7 @@ class SegmentedLog(Log):
         except Io:
             files.unlink(self._place.file)  # so that the next one trusts it not
             raise
+        leftovers.sweep_loads(self._directory, names)
         control.build(self._directory, uuid, words, active.settings.file_mode)
 
     def _whose(self, store: Store) -> tuple[bytes, Words | None]:

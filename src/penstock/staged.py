@@ -142,6 +142,7 @@ class Writer:
 
     def _begin(self) -> None:
         self._fd = files.create_file(self._temporary, self._mode)
+        segment.mark_begun(self._fd, self._temporary)
         files.allocate(self._fd, 0, self._start, self._temporary)
         self._at = self._start
         self._rows = self._last = self._digest = 0

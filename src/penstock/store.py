@@ -74,14 +74,15 @@ class Store:
         del self.recent[:-MAPS_MAX]
         return m
 
-    def set_aside(self, base_seq: int, why: str) -> None:
+    def set_aside(self, base_seq: int, why: str, *, quietly: bool = False) -> None:
         """Take note that a file is not part of the log; it is reported, never read or deleted."""
         name = segment.file_name(base_seq)
         if name not in self.spurious:
             self.spurious[name] = why
-            logger.warning(
-                "%s: not part of this log (%s); it is left alone", self.file(base_seq), why
-            )
+            if not quietly:
+                logger.warning(
+                    "%s: not part of this log (%s); it is left alone", self.file(base_seq), why
+                )
         self.recent[:] = [m for m in self.recent if m.base_seq != base_seq]
         if self._bases is not None:
             self._bases = [b for b in self._bases if b != base_seq]

@@ -24,7 +24,8 @@ from penstock.errors import NoSuchLog, NotFound, PenstockError
 from penstock.examine import Segment, examine, guess_alone, guess_header, look, read_identity
 from penstock.frames import Source
 from penstock.judge import REPAIR, Place, judge, without_path
-from penstock.recovery import DIRECTORIES, LOST, is_leftover
+from penstock.leftovers import is_leftover_name, is_ours
+from penstock.recovery import DIRECTORIES, LOST
 from penstock.report import Problem, Report, Severity
 from penstock.segment import Header
 
@@ -457,7 +458,7 @@ class _Survey:
                 what = "bytes that recovery took out of a segment, kept for you to look at"
             elif name.startswith(DAMAGED):
                 what = "a segment as it was before a repair; delete it when you are content"
-            elif is_leftover(name):
+            elif is_leftover_name(name) and is_ours(self.directory.file(name)):
                 what = "unfinished work of a process that died, or of one that is at it"
             else:
                 what = "not a file that Penstock knows; it is left alone"

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import Entry, errors, files, recovery
+from penstock import Entry, errors, files
+from penstock.leftovers import is_leftover_name
 from tests.unit import oracle
 
 
@@ -21,7 +22,7 @@ def many(count: int, size: int = 1000) -> Iterator[bytes]:
 
 
 def leftovers(path: Path) -> list[str]:
-    return [n for n in os.listdir(path) if recovery.is_leftover(n) or n.startswith("lost-")]
+    return [n for n in os.listdir(path) if is_leftover_name(n) or n.startswith("lost-")]
 
 
 def whole(path: Path) -> list[bytes]:

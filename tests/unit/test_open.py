@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 import penstock
+from penstock.layout import CONTROL_MAGIC
+from penstock.segment import BEGUN
 from tests.unit import oracle
 
 
@@ -116,8 +118,8 @@ def test_create_refuses_a_log(path: Path) -> None:
 def test_leftovers_of_a_dead_creator(path: Path) -> None:
     """What a process left that died while it made the log does not stand in the way."""
     path.mkdir()
-    for name in ("next.tmp", "next.7.tmp", "control.tmp"):
-        path.joinpath(name).write_bytes(b"half")
+    for name, start in (("next.tmp", BEGUN), ("next.7.tmp", b""), ("control.tmp", CONTROL_MAGIC)):
+        path.joinpath(name).write_bytes(start)
     with penstock.open(path) as log:
         log.append(b"a")
     assert {p.name for p in path.iterdir()} == {"00000000000000000001.seg", "control"}

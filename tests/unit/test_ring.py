@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import penstock
+from penstock.layout import RING_MAGIC
 from tests.unit.ring_shape import HEADER, fill, left_in_lap, shape, values
 
 
@@ -157,7 +158,7 @@ class TestCreating:
     def test_leftovers_of_a_creation_are_swept(self, file: Path) -> None:
         """What a process left that died creating the ring is gone when one is created."""
         dead = file.with_name(f"{file.name}.0a0b0c0d.unfinished")
-        dead.write_bytes(b"half a ring")
+        dead.write_bytes(RING_MAGIC + b"half a ring")
         penstock.create(file, ring="32KiB").close()
         assert not dead.exists()
 

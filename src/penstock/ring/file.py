@@ -7,6 +7,7 @@ is the business of `ends`.
 from __future__ import annotations
 
 import os
+import re
 import struct
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from penstock._core import RingMap
 from penstock.control import Place
 from penstock.errors import AlreadyExists, Corrupt, PenstockError, UnsupportedVersion, Usage
 from penstock.headers import page_is_good, seal_page
+from penstock.leftovers import begins_as
 from penstock.segment import pages
 from penstock.settings import Settings
 
@@ -336,15 +338,24 @@ def sweep(path: str) -> None:
     """Delete what processes left that died making this ring."""
     directory, name = os.path.split(path)
     for found in files.list_dir(directory or "."):
-        if found.startswith(f"{name}.") and found.endswith(UNFINISHED):
+        if _is_unfinished(found, name):
             _sweep_one(os.path.join(directory, found), path)
 
 
+def _is_unfinished(name: str, ring: str) -> bool:
+    middle = name[len(ring) + 1 : -len(UNFINISHED)]
+    return (
+        name == f"{ring}.{middle}{UNFINISHED}" and re.fullmatch(r"[0-9a-f]{8}", middle) is not None
+    )
+
+
 def _sweep_one(path: str, ring: str) -> None:
+    if not begins_as(path, L.RING_MAGIC):
+        return  # not ours
     try:
         fd = files.open_file(path, write=True)
     except PenstockError:
-        return  # gone by now, or not ours
+        return  # gone by now
     try:
         # A second name of the ring itself is of one who died between giving it its own and taking
         # this one away; its lock may be held by those who use the ring.

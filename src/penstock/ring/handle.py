@@ -17,6 +17,7 @@ from penstock._core import Control, Hold, RingMap
 from penstock.control import Words
 from penstock.durability import Snapshot, poisoning
 from penstock.errors import Busy, Corrupt, Io, PenstockError, Usage
+from penstock.leftovers import begins_as
 from penstock.log import Log
 from penstock.ring import ends as ring_ends
 from penstock.ring.ends import Ends
@@ -116,7 +117,8 @@ class RingHandle(Log):
     def _first_open(self, held_fd: int, new: Settings | None) -> None:
         if not files.same_file(held_fd, self.path):
             raise _Replaced
-        files.unlink(self.path + RESIZED)
+        if begins_as(self.path + RESIZED, L.RING_MAGIC):
+            files.unlink(self.path + RESIZED)
         if os.fstat(held_fd).st_nlink > 1:
             sweep(self.path)
         m, header = map_ring(self.path, write=True)

@@ -13,6 +13,7 @@ from penstock import _core, files
 from penstock import layout as L
 from penstock._core import Control
 from penstock.errors import AlreadyExists, Busy, PenstockError
+from penstock.leftovers import begins_as
 from penstock.ring.file import Header, check_shape, read_slots
 from penstock.ring.handle import RESIZED
 from penstock.ring.producers import Follower
@@ -107,7 +108,8 @@ class RingMover(RingWriter):
         settings = self._read_settings(attached, still=True)
         assert settings is not None
         temporary = self.path + RESIZED
-        files.unlink(temporary)
+        if begins_as(temporary, L.RING_MAGIC):  # else it is not ours, and the copy is refused
+            files.unlink(temporary)
         header = replace(header, settings=settings.to_json(), created_ns=_core.now_ns())
         write_copy(self._source(), temporary, header, settings.file_mode)
         name_copy(temporary, self.path, replace=True)

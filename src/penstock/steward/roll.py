@@ -11,7 +11,8 @@ from penstock._core import Control, SegmentMap
 from penstock.directory import Directory
 from penstock.ending import Active
 from penstock.errors import AlreadyExists, Busy
-from penstock.recovery import NEXT, check_way, name_segment, start_segment, successor_of
+from penstock.leftovers import NEXT
+from penstock.recovery import check_way, name_segment, start_segment, successor_of
 from penstock.settings import Settings
 
 PATIENCE = 0.2  # seconds that maintenance waits; an append does what was put off

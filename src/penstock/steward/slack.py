@@ -14,7 +14,7 @@ from penstock import layout as L
 from penstock._core import Control
 from penstock.control import Place, Words
 from penstock.errors import Busy, PenstockError
-from penstock.recovery import NEXT
+from penstock.leftovers import NEXT, is_ours
 from penstock.saying import logger
 from penstock.segment import Header
 from penstock.store import Store
@@ -51,7 +51,7 @@ def give_back(store: Store, attached: Control) -> None:
             _free(store, words[L.C_ACTIVE_BASE], end)
             for name in files.list_dir(store.directory):
                 if name == NEXT or _is_of_dead(name, attached):
-                    files.unlink(store.directory.file(name))
+                    _remove(store, name)
                     _core.fail_point("slack.removed")
     except Busy:
         return  # a writer that has just come
@@ -85,7 +85,13 @@ def _give_back_locked(store: Store, place: Place) -> None:
     _free(store, found.words[L.C_ACTIVE_BASE], _end_of(found.words))
     for name in files.list_dir(store.directory):
         if name == NEXT or _PREPARED.fullmatch(name):
-            files.unlink(store.directory.file(name))
+            _remove(store, name)
+
+
+def _remove(store: Store, name: str) -> None:
+    path = store.directory.file(name)
+    if is_ours(path):
+        files.unlink(path)
 
 
 def _end_of(words: Words) -> int:

@@ -1,0 +1,154 @@
+"""What a process that died left in a log's directory: known by what it holds, not only by its name.
+
+A directory may be somebody else's, and hold a file that is called like one of ours. So nothing is
+deleted or overwritten unless it begins as our files do, or holds nothing but zeros: then it was
+just created, or its first page was not written when the machine lost power.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+
+from penstock import _core, control, files, segment
+from penstock import layout as L
+from penstock.directory import Directory, Name
+from penstock.errors import AlreadyExists, NotFound, PenstockError
+from penstock.saying import logger
+
+NEXT = "next.tmp"
+LOAD = "load."  # a directory: a load that is not part of the log yet
+NOTE = "named"  # in that directory: which files the load has given, or is giving, a segment's name
+
+_PREPARED = re.compile(r"next\.(\d+|repair-\d{20})\.tmp")
+_LOAD = re.compile(r"load\.\d+-\d+\.tmp")
+_NOTE_START = b"PSKNAMED\n"
+_STEP = 1 << 20
+
+
+def is_leftover_name(name: str) -> bool:
+    """Whether a name is one that unfinished work has."""
+    return bool(
+        name in (control.TEMPORARY, NEXT) or _PREPARED.fullmatch(name) or _LOAD.fullmatch(name)
+    )
+
+
+def is_ours(path: Name) -> bool:
+    """Whether what has that name holds what Penstock puts there."""
+    name = path.base
+    if _LOAD.fullmatch(name):
+        return _is_load(path)
+    if name in (control.NAME, control.TEMPORARY):
+        return begins_as(path, L.CONTROL_MAGIC)
+    if name == NEXT or _PREPARED.fullmatch(name) or segment.is_name(name):
+        return begins_as(path, L.SEGMENT_MAGIC, segment.BEGUN)
+    return name == NOTE and begins_as(path, _NOTE_START)
+
+
+def _is_load(path: Name) -> bool:
+    """Whether a directory holds nothing but the files of a load."""
+    try:
+        directory = files.hold_dir(path)
+        names = files.list_dir(directory)
+    except PenstockError:
+        return False  # a file, a link, or gone
+    return all(is_ours(directory.file(n)) and not _LOAD.fullmatch(n) for n in names)
+
+
+def begins_as(path: str, *magics: bytes) -> bool:
+    """Whether a file begins with one of these, or holds only zeros; False for what is no file."""
+    try:
+        fd = files.open_file(path, write=False)
+    except PenstockError:
+        return False  # a link, or gone
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return False
+        start = files.read_at(fd, max(map(len, magics)), 0, path)
+        return any(start.startswith(magic) for magic in magics) or _is_zero(fd, path)
+    finally:
+        files.close(fd)
+
+
+def _is_zero(fd: int, path: str) -> bool:
+    at = files.next_data(fd, 0, path)
+    while at is not None:
+        data = files.read_at(fd, _STEP, at, path)
+        if not data:
+            return True
+        if data.strip(b"\0"):
+            return False
+        at = files.next_data(fd, at + len(data), path)
+    return True
+
+
+def sweep(directory: Directory, names: list[str]) -> None:
+    """Delete unfinished work among ``names``, but not loads; under LOCK_EX only."""
+    for name in names:
+        if is_leftover_name(name) and not name.startswith(LOAD) and is_ours(directory.file(name)):
+            files.unlink(directory.file(name))
+    _keep_foreign_control(directory.file(control.NAME))
+    check_way(directory.file(control.TEMPORARY))
+
+
+def sweep_loads(directory: Directory, names: list[str]) -> None:
+    """Delete the loads among ``names``, once recovery has read their notes; under LOCK_EX only."""
+    for name in names:
+        if _LOAD.fullmatch(name) and is_ours(directory.file(name)):
+            files.remove_tree(directory.file(name))
+
+
+def check_way(path: Name) -> None:
+    """Raise if something that is not ours stands where a log needs a file; it is never moved."""
+    if files.exists(path) and not is_ours(path):
+        raise AlreadyExists(
+            f"{path}: is not part of this log, and stands where it needs a file of that name; "
+            "move it away and try again",
+            filename=str(path),
+        )
+
+
+def _keep_foreign_control(path: Name) -> None:
+    """Make way for control: a log opens whatever has that name, be it control that is damaged."""
+    if files.exists(path) and not is_ours(path):
+        aside = path.directory.file(f"{path.base}.foreign-{_core.now_ns()}")
+        files.rename(path, aside, replace=False)
+        logger.warning("%s: is not control of a log; kept as %s", path, aside)
+
+
+def note_names(directory: Directory, named: list[tuple[Name, str]], mode: int) -> None:
+    """Before a load gives its files their names: have its directory say which files those are.
+
+    It need not be durable: after a loss of power nobody believes it.
+    """
+    path = directory.file(NOTE)
+    lines = [f"{name} {files.inode(source)}\n" for source, name in named]
+    fd = files.create_file(path, mode)
+    try:
+        files.write_at(fd, _NOTE_START + "".join(lines).encode(), 0, path)
+    finally:
+        files.close(fd)
+
+
+def abandoned(directory: Directory) -> set[tuple[str, int]]:
+    """Name and inode of each file that loads, dead ones among them, have given a name."""
+    found: set[tuple[str, int]] = set()
+    for name in files.list_dir(directory):
+        if not _LOAD.fullmatch(name):
+            continue
+        try:
+            note = files.hold_dir(directory.file(name)).file(NOTE)
+            fd = files.open_file(note, write=False)
+        except NotFound:
+            continue
+        try:
+            text = files.read_at(fd, _STEP, 0, note)
+        finally:
+            files.close(fd)
+        if text.startswith(_NOTE_START):
+            for line in text[len(_NOTE_START) :].decode("ascii", "replace").splitlines():
+                named, _, inode = line.partition(" ")
+                if inode.isdigit():
+                    found.add((named, int(inode)))
+    return found
