@@ -156,7 +156,7 @@ cdef Coder log_coder(Event event):
             m.coder = Coder()
         coder = m.coder
         if coder.name is None:
-            coder.name = _codec_name(m.settings(), m.path)
+            coder.name = _codec_name(m.settings, m.path)
     elif isinstance(event.owner, tuple):
         coder = <Coder>(<tuple>event.owner)[1]
     return coder

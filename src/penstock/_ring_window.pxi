@@ -15,10 +15,6 @@ cdef class Window(SegmentMap):
         free(self.base)
         self.base = NULL
 
-    def settings(self):
-        """The settings that the ring began with, as JSON."""
-        return self.ring.settings()
-
     cdef char *index_for(self, LogCore log, uint64_t *count) except NULL:
         count[0] = 0
         return self.base
@@ -45,6 +41,7 @@ cdef Window new_window(RingMap m, size_t nbytes, Window spare):
         w.room = nbytes + WINDOW_START
         w.ring = m
         w.path = m.path
+        w.settings = m.settings
         w.coder = m.coder
         w.base_seq = 1
         w.generation = m.generation

@@ -242,6 +242,7 @@ cdef class SegmentMap:
     cdef public int fd
     cdef public object path
     cdef public object summary     # the footer's fields, once sealed
+    cdef public bytes settings     # of its checked header: the settings it began with, as JSON
     cdef public uint64_t file_bytes
     cdef public uint64_t base_seq
     cdef public uint64_t number
@@ -273,6 +274,7 @@ cdef class SegmentMap:
         self.base = NULL
         self.own_index = NULL
         self.fd = -1
+        self.settings = b""
         self.home_fd = -1
         if given_fd is INSIDE:  # its memory is not a file's
             return
@@ -356,12 +358,6 @@ cdef class SegmentMap:
         if nbytes > self.mapped or offset > self.mapped - nbytes or offset + nbytes > self.file_bytes:
             raise Internal(f"{self.path}: bytes {offset} to {offset + nbytes} are not mapped")
         return PyBytes_FromStringAndSize(self.base + offset, <Py_ssize_t>nbytes)
-
-    def settings(self):
-        """The settings that the segment began with, as JSON."""
-        if not self.has(0, PSK_HEADER_SETTINGS):
-            raise Internal(f"{self.path}: has no header")
-        return self.bytes_at(PSK_HEADER_SETTINGS, psk_get32(self.base + PSK_HEADER_SETTINGS_LEN))
 
     def crc_of(self, uint64_t offset, uint64_t nbytes):
         """CRC32C of ``nbytes`` bytes at ``offset``."""

@@ -513,6 +513,7 @@ def map_segment(path: str, *, write: bool = False) -> tuple[SegmentMap, Header]:
         files.close(fd)
         raise
     m = SegmentMap(fd, str(path), header.segment_bytes, write)
+    m.settings = header.settings
     m.base_seq = header.base_seq
     m.number = header.number
     m.generation = header.generation

@@ -116,7 +116,8 @@ def unpack(archive: Path) -> Files:
 def seeds() -> tuple[Files, ...]:
     """All seed logs, in the order in which inputs number them."""
     archives = [HERE / f"{maker.__name__}.tar.xz" for maker in MAKERS]
-    return tuple(unpack(a) for a in [*archives, GOLDEN / "v1.tar.xz"])
+    golden = [GOLDEN / f"{version}.tar.xz" for version in ("v1", "v4")]
+    return tuple(unpack(a) for a in [*archives, *golden])
 
 
 def main() -> None:

@@ -215,7 +215,7 @@ def test_sealed_segments_have_a_true_footer(path: Path) -> None:
         assert fields is not None
         version, flags, uuid, base, number, generation = fields[:6]
         assert (version, uuid, base, number, generation) == (
-            3,
+            4,
             segment.uuid,
             segment.base_seq,
             segment.number,

@@ -393,6 +393,7 @@ def map_ring(path: str, *, write: bool = False) -> tuple[RingMap, Header]:
 def as_map(fd: int, path: str, header: Header, *, write: bool) -> RingMap:
     """The map of an open ring with that header; it owns the descriptor from now on."""
     m = RingMap(fd, path, header.file_bytes, write)
+    m.settings = header.settings
     m.base_seq = header.base_seq
     m.generation = header.generation
     m.data_offset = header.data_offset

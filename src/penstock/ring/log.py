@@ -112,7 +112,7 @@ class RingLog(RingMover):
                 ring_offset=header.data_offset,
                 ring_bytes=header.ring_bytes,
                 index_capacity=header.index_capacity,
-                format_version=L.RING_VERSION,
+                format_version=header.version,
                 generation=header.generation,
                 tail=tail,
                 head=head,
