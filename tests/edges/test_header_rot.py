@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import random
 import shutil
 from collections.abc import Iterator
@@ -287,6 +288,22 @@ def test_writing_goes_on_with_a_copy(subject: Subject, tmp_path: Path) -> None:
     penstock.repair(subject.path, in_place=True)
     assert penstock.verify(subject.path).ok
     assert events(subject.path) == after
+
+
+@pytest.mark.parametrize("options", [{}, {"ring": "64KiB"}], ids=["log", "ring"])
+@pytest.mark.parametrize("at", [L.HEADER_SETTINGS_LEN, L.HEADER_SETTINGS + 12])
+def test_values_are_decoded_by_a_copy(options: dict[str, Any], at: int, tmp_path: Path) -> None:
+    """A log whose header rotted has its codec from a copy, also for events that are pickled."""
+    path = tmp_path / "log.ring"
+    with penstock.create(path, codec="json", **options) as log:
+        log.append({"total": 12})
+    name = path / segment.file_name(1) if path.is_dir() else path
+    with name.open("r+b") as file:
+        file.seek(at)
+        file.write(b"\xff\xff\xff\xff")
+    with penstock.open(path, mode="r", codec="json") as log:
+        [event] = log
+        assert event.data == pickle.loads(pickle.dumps(event)).data == {"total": 12}
 
 
 def test_the_header_page_counts_before_its_copies(subject: Subject) -> None:
