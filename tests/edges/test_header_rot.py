@@ -294,7 +294,7 @@ def test_writing_goes_on_with_a_copy(subject: Subject, tmp_path: Path) -> None:
 @pytest.mark.parametrize("at", [L.HEADER_SETTINGS_LEN, L.HEADER_SETTINGS + 12])
 def test_values_are_decoded_by_a_copy(options: dict[str, Any], at: int, tmp_path: Path) -> None:
     """A log whose header rotted has its codec from a copy, also for events that are pickled."""
-    path = tmp_path / "log.ring"
+    path = tmp_path / ("a.ring" if options else "log")
     with penstock.create(path, codec="json", **options) as log:
         log.append({"total": 12})
     name = path / segment.file_name(1) if path.is_dir() else path
