@@ -67,7 +67,7 @@ def test_what_was_said_last_counts(fresh: SparkSession) -> None:
 @pytest.mark.parametrize("row_bytes", [0, -1, 1.5, "1k", True, None])
 def test_a_size_that_is_none(fresh: SparkSession, row_bytes: Any) -> None:
     """Nothing is set then."""
-    with pytest.raises(penstock.Usage, match="row_bytes is"):
+    with pytest.raises(penstock.Usage, match="row_bytes must"):
         tune(fresh, row_bytes=row_bytes)
     assert fresh.conf.get(ASKED, None) is None
 

@@ -1,8 +1,8 @@
 """Penstock in Spark: the data source and sink "penstock", and pipelines that use them.
 
 ``spark.read.format("penstock")`` needs no import: see ``pyspark_penstock``. What is here is what
-the source is made of, `tune`, which makes it faster, and `penstock.spark.lake`, which takes logs
-into a Parquet lake.
+the source is made of, `prepare` and `tune`, which set up a session for it, and
+`penstock.spark.lake`, which takes logs into a Parquet lake.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.spark.tuning import tune
+from penstock.spark.tuning import prepare, tune
 
-__all__ = ["lag", "tune"]
+__all__ = ["lag", "prepare", "tune"]
 
 
 def lag(progress: Mapping[str, Any]) -> dict[str, int]:
