@@ -17,7 +17,7 @@ from penstock import layout as L
 from penstock._core import SegmentMap
 from penstock.control import Words, position
 from penstock.directory import Directory
-from penstock.errors import Corrupt, DiskFull, NotFound
+from penstock.errors import Corrupt, DiskFull, NotFound, gone_error
 from penstock.segment import Header, Slot
 from penstock.settings import Settings
 from penstock.store import Store
@@ -96,6 +96,8 @@ def settle_uuid(store: Store, known: bytes | None) -> bytes:
     log proves nothing. The newest must be readable.
     """
     bases = store.bases()
+    if not bases:
+        raise gone_error(store.path)  # deleted since it was found, or made, just now
     newest = _header_of(store, bases[-1])
     uuids = {h.uuid for h in _headers(store, {*bases[-2:], bases[0]})} or {newest.uuid}
     if known is not None and (known in uuids or known in {h.uuid for h in _headers(store, bases)}):

@@ -549,6 +549,10 @@ class Handle(LogCore):
         """The distinct topics of all events."""
         raise NotImplementedError
 
+    def _uuid(self) -> bytes:
+        """What tells the log from every other, wherever it lies."""
+        raise NotImplementedError
+
     def _take_stock(self) -> Stock:
         """What the files of the log come to."""
         raise NotImplementedError

@@ -474,6 +474,11 @@ class SegmentedLog(Log):
     def _load_apart(self, first: Given) -> Private:
         return Private(self, first)
 
+    def _uuid(self) -> bytes:
+        self._head()  # opens the log anew in a child
+        assert self._store.uuid is not None
+        return self._store.uuid
+
     def _take_stock(self) -> Stock:
         return take_stock(self._store, *self._seqs())
 

@@ -383,6 +383,18 @@ def test_a_log_that_ends_before_it_should(pair: list[Path]) -> None:
     assert [r["offset"] for r in read_all(lenient, forged)] == list(range(1400, 1501))
 
 
+def test_another_log_at_the_path(pair: list[Path]) -> None:
+    """A task that finds another log at the path than the driver planned reads nothing of it."""
+    reader = table(pair[0], columns="offset", minPartitions=2)
+    planned: Any = reader.partitions()
+    moved = pair[0].with_name("moved")
+    pair[0].rename(moved)
+    make(pair[0])
+    with pytest.raises(errors.Gone) as caught:
+        read_all(reader, planned)
+    assert caught.value.filename == str(pair[0])
+
+
 def test_damage(pair: list[Path]) -> None:
     """A damaged event is an error, and passed over with skipCorrupt."""
     file = segment_files(pair[0])[1]

@@ -89,6 +89,10 @@ class RingLog(RingMover):
     def _topics(self) -> set[bytes]:
         return {event.topic.encode() for event in self.read(on_gap="skip")}
 
+    def _uuid(self) -> bytes:
+        self._head()
+        return self._known_header().uuid
+
     def _take_stock(self) -> Stock:
         self._head()
         settings = self.settings

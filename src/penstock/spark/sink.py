@@ -47,7 +47,16 @@ from pyspark.sql.types import (
 from penstock import files
 from penstock import layout as L
 from penstock._core import Given, rows_to_stage
-from penstock.errors import Conflict, DiskFull, Internal, NoSuchLog, NotFound, TooLarge, Usage
+from penstock.errors import (
+    Conflict,
+    DiskFull,
+    Internal,
+    NoSuchLog,
+    NotFound,
+    TooLarge,
+    Usage,
+    gone_error,
+)
 from penstock.log import Log
 from penstock.opening import open as open_log
 from penstock.producers import Done
@@ -143,6 +152,7 @@ class Sink:
     """Where rows go and how, as the options say; tasks and the driver each have a copy."""
 
     path: str
+    uuid: bytes  # of the log that was there when the write was planned
     columns: tuple[str, ...]
     topic: str | None
     application: str | None
@@ -178,10 +188,10 @@ class Sink:
                 f"{path}: no log can be made here, since there is no directory {parent}",
                 filename=parent,
             )
-        settings = _settings_of(path)
+        uuid, settings = _look_at(path)
         staging = Staging(root, settings.dir_mode, settings.file_mode, settings.segment_size)
         staging.make()
-        return cls(path, columns, topic, application, durable, staging)
+        return cls(path, uuid, columns, topic, application, durable, staging)
 
     def stage(
         self, batches: Iterator[RecordBatch], query: str | None, batch: int | None, directory: str
@@ -218,6 +228,8 @@ class Sink:
         query, batch = messages[0].query, messages[0].batch
         began_ns = self.staging.began_ns(messages[0].directory)
         with open_log(self.path, create=False) as log:
+            if log._uuid() != self.uuid:
+                raise gone_error(self.path)
             if batch is None:
                 self._load(log, staged, None)
             elif not self._has(log, query, batch, sum(s.rows for s in staged), stream=stream):
@@ -279,14 +291,14 @@ class Sink:
             append_staged(log, staged, producer=producer, durable=self.durable)
 
 
-def _settings_of(path: str) -> Settings:
-    """The settings of the log, which is made if need be. What keeps us from appending shows now."""
+def _look_at(path: str) -> tuple[bytes, Settings]:
+    """Which log it is, and its settings. It is made if need be, and must take appends."""
     try:
         with open_log(path) as log:
-            return log.settings
+            return log._uuid(), log.settings
     except DiskFull:  # what was staged can still be deleted: an abort comes by here too
         with suppress(NotFound), open_log(path, "r") as log:
-            return log.settings
+            return log._uuid(), log.settings
         raise
 
 

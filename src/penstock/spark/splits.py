@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 import penstock
-from penstock.errors import Gap
+from penstock.errors import Gap, gone_error
 from penstock.scan import Scan
 from penstock.spans import Span, spans
 from penstock.spark.logs import open_log, partition_of
@@ -85,12 +85,13 @@ Range = tuple[str, penstock.Log, int, int]  # path, log, first seq, and the one 
 
 
 class Split(InputPartition):
-    """A range of seqs of one log."""
+    """A range of seqs of one log, which a task must find at that path: the one with that uuid."""
 
-    def __init__(self, log: str, start: int, stop: int) -> None:
+    def __init__(self, log: str, start: int, stop: int, uuid: bytes | None = None) -> None:
         self.log = log
         self.start = start
         self.stop = stop
+        self.uuid = uuid
 
     def __repr__(self) -> str:
         return f"Split({self.log!r}, {self.start}, {self.stop})"
@@ -111,6 +112,7 @@ def cut(
     3. If there are fewer than ``min_partitions``, the largest are cut further.
     """
     found: dict[str, list[Span]] = {}
+    uuids = {path: log._uuid() for path, log, _, _ in ranges}
     for path, log, start, stop in ranges:
         topics = picks.topics.in_partition(partition_of(path))
         if topics is None or picks.nothing:
@@ -131,7 +133,7 @@ def cut(
     if min_partitions is not None:
         counts = _raised([span for _, span in pieces], counts, min_partitions)
     return [
-        Split(path, start, stop)
+        Split(path, start, stop, uuids[path])
         for (path, span), n in zip(pieces, counts, strict=True)
         for start, stop in _even(span, n)
     ]
@@ -210,6 +212,8 @@ def read_split(split: Split, rows: Rows, picks: Picks, care: Care) -> Iterator[p
     single = next(iter(topics.names)) if topics.names and len(topics.names) == 1 else None
     many = single is None and (topics.names is not None or topics.pattern is not None)
     with open_log(split.log) as log:
+        if split.uuid not in (None, log._uuid()):
+            raise gone_error(split.log)
         start, stop = check_there(split.log, log, split.start, split.stop, fail=care.fail_on_loss)
         while start < stop:
             scan = Scan(

@@ -1,0 +1,238 @@
+"""Logs that are moved, deleted, replaced and renamed under four writers and two readers."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import time
+from collections import Counter, defaultdict
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock import Busy, Corrupt, Gone, NotFound
+from tests.support import alone
+from tests.support.fixtures import STORM
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+SECONDS = 60.0 if STORM else 5.0
+SEEDS = range(6) if STORM else range(1)
+SIZE = "64KiB"
+WRITERS = 4
+READERS = 2
+
+
+def value_of(uuid: str, tag: str, nbytes: int) -> bytes:
+    """A value that says of which log it is, and who appended it."""
+    return f"{uuid}|{tag}|".encode().ljust(nbytes, b".")
+
+
+class Writer:
+    """Opens what is at the path, appends, and notes each event that was acknowledged as durable."""
+
+    def __init__(self, place: Path, name: str, seed: int) -> None:
+        self.path = place / "log"
+        self.stop = place / "stop"
+        self.name = name
+        self.random = random.Random(seed)
+        self.count = 0
+        self.acks = os.open(place / f"acks-{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self.ends = place / f"gone-{name}"
+
+    def run(self) -> None:
+        """Until told to stop."""
+        while not self.stop.exists():
+            try:
+                with penstock.open(self.path, segment_size=SIZE, timeout=0.1) as log:
+                    uuid = log.stats().uuid
+                    for _ in range(self.random.randrange(1, 60)):
+                        self.append(log, uuid)
+            except Gone:
+                self.ends.touch()
+            except (NotFound, Busy, Corrupt):
+                pass  # it is being deleted just now
+
+    def append(self, log: penstock.Log, uuid: str) -> None:
+        """Append in one of several ways."""
+        way = self.random.randrange(20)
+        if way == 0:
+            self.note(uuid, *self.load(log, uuid))
+        elif way == 1:
+            self.append_in_child(log, uuid)
+        else:
+            tag, value = self.next(uuid, self.random.choice([50, 500, 9000]))
+            self.note(uuid, range(seq := log.append(value, durable=True), seq + 1), [tag])
+
+    def next(self, uuid: str, nbytes: int) -> tuple[str, bytes]:
+        self.count += 1
+        tag = f"{self.name}-{os.getpid()}-{self.count}"
+        return tag, value_of(uuid, tag, nbytes)
+
+    def load(self, log: penstock.Log, uuid: str) -> tuple[range, list[str]]:
+        made = [self.next(uuid, 9000) for _ in range(20)]
+        return log.load([value for _, value in made], durable=True), [tag for tag, _ in made]
+
+    def append_in_child(self, log: penstock.Log, uuid: str) -> None:
+        """Append by an inherited handle; a child that finds the log gone just ends."""
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+            return
+        try:
+            tag, value = self.next(uuid, 500)
+            self.note(uuid, range(seq := log.append(value, durable=True), seq + 1), [tag])
+        finally:
+            os._exit(0)
+
+    def note(self, uuid: str, seqs: range, tags: list[str]) -> None:
+        lines = [f"{uuid} {seq} {tag}\n" for seq, tag in zip(seqs, tags, strict=True)]
+        os.write(self.acks, "".join(lines).encode())
+
+
+def read(place: Path, seed: int) -> None:
+    """Read what is at the path: a handle returns only events of the log that it opened."""
+    chance = random.Random(seed)
+    while not (place / "stop").exists():
+        try:
+            with penstock.open(place / "log", mode="r", timeout=0.1) as log:
+                own = log.stats().uuid.encode()
+                for _ in range(chance.randrange(1, 5)):
+                    events = log.follow("start", timeout=0.02) if chance.random() < 0.5 else log
+                    for event in events:
+                        assert event.value is not None
+                        assert event.value.startswith(own), f"{event!r} in {own!r}"
+        except (Gone, NotFound, Busy, Corrupt, penstock.Gap):
+            pass
+
+
+class Director:
+    """Moves, deletes, replaces and renames the log, and kills a writer now and then."""
+
+    def __init__(self, place: Path, seed: int) -> None:
+        self.place = place
+        self.path = place / "log"
+        self.random = random.Random(seed)
+        self.made = 0
+        self.done = dict.fromkeys(("move", "delete", "trash", "replace", "rename"), 0)
+
+    def act(self) -> None:
+        """Do one of these to what is at the path."""
+        action = self.random.choice(list(self.done))
+        try:
+            getattr(self, action)()
+            self.done[action] += 1
+        except FileNotFoundError:
+            pass  # nobody has made a log yet
+
+    def fresh(self, kind: str) -> Path:
+        self.made += 1
+        return self.place / f"{kind}-{self.made}"
+
+    def move(self) -> None:
+        self.path.rename(self.fresh("kept"))
+
+    def delete(self) -> None:
+        os.stat(self.path)
+        for _ in range(20):
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    def trash(self) -> None:
+        trash = self.fresh("trash")
+        self.path.rename(trash)
+        while trash.exists():
+            shutil.rmtree(trash, ignore_errors=True)
+
+    def replace(self) -> None:
+        other, kept = self.fresh("new"), self.fresh("kept")
+        with penstock.open(other, segment_size=SIZE) as log:
+            log.append(value_of(log.stats().uuid, "replaced", 50))
+        self.path.rename(kept)
+        try:
+            other.rename(self.path)
+        except OSError:  # a writer was quicker, and has made one
+            other.rename(self.fresh("kept"))
+
+    def rename(self) -> None:
+        away = self.fresh("kept")
+        self.path.rename(away)
+        with suppress(OSError):  # likewise
+            away.rename(self.path)
+
+
+def enough(place: Path, director: Director) -> bool:
+    """Whether everything has happened that the storm is about."""
+    acked = sum(file.stat().st_size for file in place.glob("acks-*"))
+    return min(director.done.values()) >= 3 and acked > 5000 and any(place.glob("gone-*"))
+
+
+def check(place: Path) -> Counter[str]:
+    """Every log that is left has what was acknowledged in it, at its seq, and nothing else."""
+    acked: dict[str, dict[int, str]] = defaultdict(dict)
+    for file in place.glob("acks-*"):
+        for line in file.read_text().splitlines():
+            uuid, seq, tag = line.split()
+            assert int(seq) not in acked[uuid], f"seq {seq} of {uuid} was given out twice"
+            acked[uuid][int(seq)] = tag
+    found: Counter[str] = Counter(logs=0, events=0, acknowledged=0)
+    for path in [*place.glob("kept-*"), place / "log"]:
+        if not list(path.glob("*.seg")):
+            continue
+        report = penstock.verify(path)
+        assert report.ok, str(report)
+        assert not [p for p in report.problems if "belongs to the log" in p.message], str(report)
+        with penstock.open(path) as log:
+            uuid = log.stats().uuid
+            tags = {}
+            for event in log:
+                assert event.value is not None
+                own, tag, _ = event.value.decode().split("|", 2)
+                assert own == uuid, f"{path}: seq {event.seq} is of another log"
+                tags[event.seq] = tag
+            for at, tag in acked[uuid].items():
+                assert tags.get(at) == tag, f"{path}: seq {at} was acknowledged and is lost"
+            found.update(logs=1, events=len(tags), acknowledged=len(acked[uuid]))
+    return found
+
+
+@pytest.mark.timeout(600 if STORM else 120)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_logs_that_come_and_go(tmp_path: Path, seed: int) -> None:
+    """Whatever happens to the path, a durable event is in the log that acknowledged it, once."""
+    director = Director(tmp_path, seed)
+    errors = [tmp_path / f"errors-{i}" for i in range(WRITERS + READERS)]
+
+    def start(i: int, generation: int) -> int:
+        if i < WRITERS:
+            own = Writer(tmp_path, f"{i}-{generation}", seed * 1000 + generation * 10 + i)
+            return alone.start(own.run, errors[i])
+        return alone.start(lambda: read(tmp_path, seed * 1000 + i), errors[i])
+
+    children = [start(i, 0) for i in range(WRITERS + READERS)]
+    try:
+        end = time.monotonic() + SECONDS
+        generation = 0
+        while time.monotonic() < end or not enough(tmp_path, director):
+            time.sleep(director.random.uniform(0.005, 0.08))
+            director.act()
+            if director.random.random() < 0.05:
+                generation += 1
+                victim = director.random.randrange(WRITERS)
+                os.kill(children[victim], signal.SIGKILL)
+                os.waitpid(children[victim], 0)
+                children[victim] = start(victim, generation)
+    finally:
+        (tmp_path / "stop").touch()
+        failures = []
+        for child, told in zip(children, errors, strict=True):
+            try:
+                alone.finish(child, told)
+            except AssertionError as error:
+                failures.append(error)
+    assert not failures, failures
+    found = check(tmp_path)
+    assert found["logs"] > 2 and found["acknowledged"], found
