@@ -96,10 +96,13 @@ cdef extern from *:
     """
     #define psk_bytes_object(start) ((PyObject *)((char *)(start) - offsetof(PyBytesObject, ob_sval)))
     #define psk_pin(o) Py_INCREF(o)
+    /* isinstance() asks an object that is none for its __class__ as well, which takes longer. */
+    #define psk_is_a(o, type) PyObject_TypeCheck((PyObject *)(o), (PyTypeObject *)(type))
     #define psk_unpin(o) Py_DECREF(o)
     """
     PyObject *psk_bytes_object(const char *start)
     void psk_pin(PyObject *o)
+    bint psk_is_a(object o, type kind)
     void psk_unpin(PyObject *o)
     PyObject **PySequence_Fast_ITEMS(object o)
 

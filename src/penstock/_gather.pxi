@@ -65,7 +65,7 @@ cdef int refuse_one(object values, str call, bint encodes) except -1:
 cdef inline bint is_object(object value):
     """Whether a value is an object for a codec, rather than encoded already, or an item of its own kind."""
     return PyDict_CheckExact(value) or not (
-        value is None or PyObject_CheckBuffer(value) or isinstance(value, _Entry))
+        value is None or PyObject_CheckBuffer(value) or psk_is_a(value, _Entry))
 
 
 cdef enum:
@@ -104,7 +104,7 @@ cdef int refuse_twice(object item, dict given) except -1:
 
 cdef inline bint is_item(object value):
     """Whether it is more than a value: it has a key, topic and so on of its own."""
-    return type(value) is Event or isinstance(value, _Entry)
+    return type(value) is Event or psk_is_a(value, _Entry)
 
 
 cdef class Gathered(Given):
@@ -298,7 +298,7 @@ cdef class Gatherer:
             if not self.held:
                 into.pins.append(item)
             self.take_event(p, <Event>item)
-        elif isinstance(item, _Entry):
+        elif psk_is_a(item, _Entry):
             entry = tuple(item)
             into.pins.append(entry)
             self.take_entry(p, entry)
@@ -315,7 +315,7 @@ cdef class Gatherer:
         """Encode the values of all items at once, if that can be done: it takes half the time."""
         cdef list values = []
         for item in items:
-            if isinstance(item, _Entry):
+            if psk_is_a(item, _Entry):
                 item = item[0]
             if is_object(item):
                 values.append(item)
