@@ -243,8 +243,6 @@ cdef class LogCore(RingCore):
                     f"{self.path}: another process held the write lock for {timeout} s; "
                     "nothing was written, try again"
                 )
-            elif rc == BROKEN:
-                raise control.lock_error()
             elif rc == POISONED:
                 raise self._poisoned_error()
             elif rc == CONFLICT:

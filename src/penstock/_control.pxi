@@ -11,10 +11,9 @@ cdef enum:
     TURN_SYNC = 2
     TURN_POISONED = 3
     TURN_LATE = 4
-    TURN_BROKEN = 5
 
 
-_TURNS = ("wait", "done", "sync", "poisoned", "late", "broken")
+_TURNS = ("wait", "done", "sync", "poisoned", "late")
 
 
 cdef void guard_tail(char *words) noexcept nogil:
@@ -31,6 +30,21 @@ cdef void guard_tail(char *words) noexcept nogil:
     psk_store64(words + PSK_C_GUARD_END, head)
 
 
+cdef int word_wait(char *word, uint32_t seen, int64_t ns) noexcept nogil:
+    """Sleep while a shared word is ``seen``, at most ``ns``; 0 if it changed or may have, else errno."""
+    cdef int64_t nap_ns = 20000, deadline
+    if not PSK_IS_PORTABLE:
+        return psk_futex_wait(word, seen, ns)
+    deadline = psk_monotonic_ns() + ns
+    while psk_load32(word) == seen:
+        if psk_monotonic_ns() + nap_ns > deadline:
+            return ETIMEDOUT
+        psk_sleep_ns(nap_ns)
+        if nap_ns < 1000000:
+            nap_ns *= 2
+    return 0
+
+
 cdef class Control:
     """The mapped control page, and this handle's token in it.
 
@@ -45,36 +59,45 @@ cdef class Control:
     4. Whoever holds the lock and finds the log suspect, or a reservation left open, repairs first.
     5. To give it up: exchange for 0; if the top bit was set, wake one sleeper.
 
-    The portable build takes an OFD lock on one byte instead, and keeps the word only as the sign
-    that a holder died.
+    The portable build does the same, but looks at the word again and again instead of sleeping on it.
+
+    A handle's token is a byte on which it holds a write lock while it lives. Only write locks count:
+    whoever may only read the file can take read locks on any byte of it.
     """
 
     cdef char *words
     cdef public int fd
     cdef public int held_fd  # what openers of the log hold with flock; closed together with the rest
+    cdef public int lock_fd  # of a file that only writers can open, likewise; -1: the log has none
+    cdef int owners_fd       # that file again, or the one with the page: where tokens are locked
     cdef public uint32_t token
     cdef readonly bint writable
     cdef uint32_t generation
     cdef uint32_t pins
-    cdef uint32_t thread_lock
     cdef uint32_t thread_syncs
-    cdef int lock_errno      # why the lock cannot be had, if that is BROKEN
     cdef bint closing
     cdef public str log      # what messages name
     cdef psk_held writes     # notes of the thread that has the write lock, or the turn to sync, while
     cdef psk_held syncs      # Python code runs under it
 
-    def __cinit__(self, int fd, bint writable, bint take_token, uint64_t offset=0):
-        """Map the page at ``offset`` of the file ``fd``, which this object owns from now on."""
+    def __cinit__(
+        self, int fd, bint writable, bint take_token, uint64_t offset=0, int owners_fd=-1):
+        """Map the page at ``offset`` of the file ``fd``, which this object owns from now on.
+
+        Tokens are locked in the file ``owners_fd``, which outlives this object, or in that file.
+        """
         cdef void *at
         cdef int failed
         self.words = NULL
         self.fd = -1
         self.held_fd = -1
+        self.lock_fd = -1
+        self.owners_fd = -1
         if fd < 0 or (take_token and not writable):
             raise Usage(f"control needs an open file, and a token needs a writable one, got {fd}")
         self.generation = psk_fork_generation
         self.fd = fd
+        self.owners_fd = owners_fd if owners_fd >= 0 else fd
         self.writable = writable
         if not psk_fd_register(fd):
             _os.close(fd)
@@ -95,14 +118,32 @@ cdef class Control:
         self.words = <char *>at
         madvise(at, PSK_CONTROL_BYTES, MADV_DONTFORK)
         if take_token:
+            self.take_token()
+
+    cdef int take_token(self) except -1:
+        """Take a token that nobody had before, and a lock on its byte.
+
+        A reader may have a lock on bytes of tokens to come, if it can open the file.
+        """
+        cdef int i, failed = 0
+        for i in range(PSK_TOKEN_TRIES):
             self.token = psk_add32(self.words + PSK_C_NEXT_TOKEN, 1)
             if self.token == 0 or self.token > PSK_TOKEN_MAX:
                 self.release()
                 raise Busy("control has run out of tokens; close the log in every process once")
-            failed = psk_ofd_lock(fd, PSK_TOKEN_BYTE + self.token)
-            if failed:
+            failed = psk_ofd_lock(self.owners_fd, PSK_TOKEN_BYTE + self.token)
+            if failed == 0:
+                if self.owners_fd != self.fd:
+                    psk_ofd_lock(self.fd, PSK_TOKEN_BYTE + self.token)  # for readers: a writer is here
+                return 0
+            if failed != EAGAIN and failed != EACCES:
                 self.release()
                 raise OSError(failed, _os.strerror(failed))
+        self.release()
+        raise Busy(
+            "a process that may only read the log has locked the bytes by which writers tell that they "
+            "are alive; find it by the inode of the log's file in /proc/locks, and end it"
+        )
 
     def __dealloc__(self):
         self.release()
@@ -114,13 +155,19 @@ cdef class Control:
         if self.generation == psk_fork_generation:
             if self.words != NULL:
                 munmap(self.words, PSK_CONTROL_BYTES)
+            if self.token and self.lock_fd < 0 and self.owners_fd != self.fd:
+                psk_ofd_unlock(self.owners_fd, PSK_TOKEN_BYTE + self.token)  # the file stays open
             if self.fd >= 0:
                 psk_fd_close(self.fd)
             if self.held_fd >= 0:
                 psk_fd_close(self.held_fd)
+            if self.lock_fd >= 0:
+                psk_fd_close(self.lock_fd)
         self.words = NULL
         self.fd = -1
         self.held_fd = -1
+        self.lock_fd = -1
+        self.owners_fd = -1
 
     def close(self):
         """Unmap and close, at once or when the last call that uses it returns."""
@@ -141,11 +188,11 @@ cdef class Control:
 
     def has_writers(self):
         """Whether a handle that may append is alive, be it in another process."""
-        return has_writers(self.fd)
+        return has_writers(self.owners_fd)
 
     def is_alive(self, uint32_t token):
         """Whether the handle that has ``token`` is alive."""
-        return token == self.token or psk_ofd_held(self.fd, PSK_TOKEN_BYTE + token) != 0
+        return token == self.token or psk_ofd_held(self.owners_fd, PSK_TOKEN_BYTE + token) != 0
 
     @property
     def inherited(self):
@@ -194,14 +241,10 @@ cdef class Control:
         psk_store64(word, psk_load64(word) + n)
 
     cdef inline bint lock_try(self) noexcept nogil:
-        if PSK_IS_PORTABLE:
-            return False
         return psk_cas32(self.words + PSK_C_LOCK, 0, self.token)
 
     cdef int lock_wait(self, int64_t deadline_ns) noexcept nogil:
         """Take the lock; OK, TIMED_OUT, or INTERRUPTED every so often. ``deadline_ns`` < 0: none."""
-        if PSK_IS_PORTABLE:
-            return self.lock_wait_portable(deadline_ns)
         cdef char *word = self.words + PSK_C_LOCK
         cdef uint32_t seen, holder
         cdef int64_t slice_ns, now
@@ -228,7 +271,7 @@ cdef class Control:
                     continue
                 seen |= PSK_LOCK_WAITERS
             psk_fail(FP_WAITING)
-            ended = psk_futex_wait(word, seen, slice_ns) if slice_ns else ETIMEDOUT
+            ended = word_wait(word, seen, slice_ns) if slice_ns else ETIMEDOUT
             if ended == 0:
                 for i in range(PSK_LOCK_SPINS):
                     if psk_load32(word) == 0 and psk_cas32(word, 0, self.token | PSK_LOCK_WAITERS):
@@ -236,7 +279,7 @@ cdef class Control:
                     psk_pause()
                 continue
             holder = seen & ~PSK_LOCK_WAITERS
-            if holder != self.token and psk_ofd_held(self.fd, PSK_TOKEN_BYTE + holder) == 0:
+            if holder != self.token and psk_ofd_held(self.owners_fd, PSK_TOKEN_BYTE + holder) == 0:
                 if psk_cas32(word, seen, self.token | PSK_LOCK_WAITERS):
                     psk_store32(self.words + PSK_C_SUSPECT, 1)
                     psk_store64(self.words + PSK_C_TAKEOVERS, psk_load64(self.words + PSK_C_TAKEOVERS) + 1)
@@ -247,46 +290,13 @@ cdef class Control:
                 return TIMED_OUT
             return INTERRUPTED
 
-    cdef int lock_wait_portable(self, int64_t deadline_ns) noexcept nogil:
-        cdef int64_t nap_ns = 20000
-        cdef bint mine
-        cdef int i, failed
-        for i in range(64):
-            # Threads of one handle share its open file description, so they queue before that lock.
-            mine = psk_cas32(&self.thread_lock, 0, 1)
-            if mine:
-                failed = psk_ofd_lock(self.fd, PSK_WRITE_BYTE)
-                if failed == 0:
-                    if psk_load32(self.words + PSK_C_LOCK) != 0:
-                        psk_store32(self.words + PSK_C_SUSPECT, 1)
-                        psk_store64(
-                            self.words + PSK_C_TAKEOVERS, psk_load64(self.words + PSK_C_TAKEOVERS) + 1)
-                        psk_fail(FP_TOOK_OVER)
-                    psk_store32(self.words + PSK_C_LOCK, self.token)
-                    return OK
-                psk_store32(&self.thread_lock, 0)
-                if failed != EAGAIN and failed != EACCES and failed != EINTR:
-                    self.lock_errno = failed
-                    return BROKEN
-            psk_fail(FP_WAITING)
-            if deadline_ns >= 0 and psk_monotonic_ns() >= deadline_ns:
-                return TIMED_OUT
-            psk_sleep_ns(nap_ns)
-            if nap_ns < 1000000:
-                nap_ns *= 2
-        return INTERRUPTED
-
     cdef inline void unlock(self) noexcept nogil:
         cdef char *words = self.words
         cdef uint32_t seen
-        if PSK_IS_PORTABLE:
-            psk_store32(words + PSK_C_LOCK, 0)
-            psk_ofd_unlock(self.fd, PSK_WRITE_BYTE)
-            psk_store32(&self.thread_lock, 0)
-            psk_fail(FP_UNLOCKED)
-            return
         seen = psk_exchange32(words + PSK_C_LOCK, 0)
         psk_fail(FP_UNLOCKED)
+        if PSK_IS_PORTABLE:
+            return  # nobody sleeps on a word there
         if seen & PSK_LOCK_WAITERS:
             psk_futex_wake(words + PSK_C_LOCK, 1)
         psk_fence_after_exchange()
@@ -336,16 +346,18 @@ cdef class Control:
         """Wait until ``word`` has come to ``goal``, or until it is this handle's turn to sync.
 
         Returns "done"; "sync", and then the caller syncs and calls ``sync_end``; "poisoned"; or
-        "late" after ``timeout`` seconds. The lock is one of this open file description, so the
-        kernel drops it with its holder; threads of one handle share it and are kept apart by a
-        flag of their own.
+        "late" after ``timeout`` seconds. A word in control has the token of the handle whose turn
+        it is. If that handle is dead, as its token tells, another takes the turn from it. Threads
+        of one handle have one token and are kept apart by a flag of their own.
         """
         cdef int64_t deadline = deadline_after(timeout), left
         cdef char *words = self.live_to_write()
         cdef uint32_t seen
-        cdef int failed = 0
+        cdef bint rested = False  # slept a whole slice and nothing happened
         cdef int found = TURN_WAIT
         self.word_at(word, 8)
+        if self.token == 0:
+            raise Usage("only a handle that may append can sync")
         self.pin()
         try:
             while found == TURN_WAIT:
@@ -358,24 +370,19 @@ cdef class Control:
                     elif psk_load64(words + PSK_C_POISONED):
                         found = TURN_POISONED
                     elif psk_cas32(&self.thread_syncs, 0, 1):
-                        failed = psk_ofd_lock(self.fd, PSK_SYNC_BYTE)
-                        if failed == 0:
+                        if self.sync_take(rested):
                             found = TURN_SYNC
                         else:
                             psk_store32(&self.thread_syncs, 0)
-                            if failed != EAGAIN and failed != EACCES:
-                                found = TURN_BROKEN
                     if found == TURN_WAIT:
                         left = PSK_LOCK_SLICE_NS
                         if deadline >= 0:
                             if deadline - psk_monotonic_ns() < left:
                                 left = deadline - psk_monotonic_ns()
-                            if left <= 0:
+                            if left <= 0 and rested:
                                 found = TURN_LATE
-                        if found == TURN_WAIT and not PSK_IS_PORTABLE:
-                            psk_futex_wait(words + PSK_C_SYNC_NOTIFY, seen, left)
-                        elif found == TURN_WAIT and psk_load32(words + PSK_C_SYNC_NOTIFY) == seen:
-                            psk_sleep_ns(left if left < 500000 else 500000)
+                        if found == TURN_WAIT:
+                            rested = left <= 0 or word_wait(words + PSK_C_SYNC_NOTIFY, seen, left) != 0
                 if found == TURN_WAIT:
                     PyErr_CheckSignals()
                     if self.closing:
@@ -384,15 +391,23 @@ cdef class Control:
                 self.pin()  # until sync_end
                 Py_INCREF(self)
                 psk_held_push(&self.syncs, PSK_HELD_SYNC)
-                # Somebody may have been faster between the look at the word and the lock.
+                # Somebody may have been faster between the look at the word and the turn.
                 if psk_load64(words + word) >= goal:
                     self.sync_end()
                     found = TURN_DONE
         finally:
             self.unpin()
-        if found == TURN_BROKEN:
-            raise from_os(OSError(failed, ""), "locking", "control")
         return _TURNS[found]
+
+    cdef bint sync_take(self, bint ask) noexcept nogil:
+        """Take the turn to sync if it is nobody's; ``ask``: or a dead handle's."""
+        cdef char *turn = self.words + PSK_C_SYNC_TURN
+        cdef uint32_t holder = psk_load32(turn)
+        if holder == 0 or holder == self.token:
+            return psk_cas32(turn, holder, self.token)
+        if not ask or psk_ofd_held(self.owners_fd, PSK_TOKEN_BYTE + holder) != 0:
+            return False
+        return psk_cas32(turn, holder, self.token)
 
     def sync_end(self):
         """Let another handle sync, and wake all that wait for the result."""
@@ -400,7 +415,7 @@ cdef class Control:
             raise Usage("this thread is not syncing")
         Py_DECREF(self)
         if self.generation == psk_fork_generation:  # else it is the parent's turn
-            psk_ofd_unlock(self.fd, PSK_SYNC_BYTE)
+            psk_store32(self.words + PSK_C_SYNC_TURN, 0)
             psk_store32(&self.thread_syncs, 0)
             psk_add32(self.words + PSK_C_SYNC_NOTIFY, 1)
             psk_futex_wake(self.words + PSK_C_SYNC_NOTIFY, 0x7FFFFFFF)
@@ -418,9 +433,6 @@ cdef class Control:
         psk_store32(self.words + PSK_C_WAITING, 1)
         self.wake_readers()
 
-    cdef object lock_error(self):
-        return from_os(OSError(self.lock_errno, ""), "locking", "control")
-
     cdef int lock_or_raise(self, timeout) except -1:
         """Take the write lock, for work in Python. Raises Busy after ``timeout`` seconds."""
         cdef int64_t deadline = deadline_after(timeout)
@@ -436,8 +448,6 @@ cdef class Control:
                     rc = self.lock_wait(deadline)
                 if rc == OK:
                     return 0
-                if rc == BROKEN:
-                    raise self.lock_error()
                 if rc == TIMED_OUT:
                     raise Busy(
                         f"{self.log or 'control'}: another process held the write lock for {timeout:.3g} s; "

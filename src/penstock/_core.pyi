@@ -120,11 +120,19 @@ class Guard:
 class Control:
     fd: int
     held_fd: int
+    lock_fd: int
     token: int
     log: str | None
     @property
     def writable(self) -> bool: ...
-    def __init__(self, fd: int, writable: bool, take_token: bool, offset: int = 0) -> None: ...
+    def __init__(
+        self,
+        fd: int,
+        writable: bool,
+        take_token: bool,
+        offset: int = 0,
+        owners_fd: int = -1,
+    ) -> None: ...
     def has_writers(self) -> bool: ...
     def is_alive(self, token: int) -> bool: ...
     @property

@@ -409,12 +409,13 @@ static inline void psk_ofd_unlock(int fd, uint64_t byte) {
     fcntl(fd, F_OFD_SETLK, &l);
 }
 
-/* Does another open file description hold one of `bytes` bytes (0 = all) from `start` on? 1 yes,
- * 0 no, -errno. */
+/* Does another open file description hold a write lock on one of `bytes` bytes (0 = all) from `start` on?
+ * 1 yes, 0 no, -errno. Nothing but a write lock is in the way of a read lock, and only who may write the file
+ * can have one: a read lock, which any reader of the file can take, is no sign of life. */
 static inline int psk_ofd_held_in(int fd, uint64_t start, uint64_t bytes) {
     struct flock l;
     memset(&l, 0, sizeof l);
-    l.l_type = F_WRLCK;
+    l.l_type = F_RDLCK;
     l.l_whence = SEEK_SET;
     l.l_start = (off_t)start;
     l.l_len = (off_t)bytes;

@@ -4,14 +4,17 @@ Control is disposable: this module can always make it anew from the frames, and 
 from another boot, another file or another build. It never touches a frame.
 
 Where control lives is a :class:`Place`: a file of its own, or a page of a file that holds more.
-What openers hold with flock is the log itself: its directory, or its only file.
+What openers hold with flock is the log itself: its directory, or its only file. Writers of a
+segmented log also hold the file ``writers.lock``, which readers cannot open.
 
 Attaching, as an algorithm:
 
-1. Take flock(LOCK_EX) on the log without waiting. Got it: nobody has the log open. Recover the log
-   and build control, as a temporary file that is renamed, or in its page with the magic last;
-   change the lock to LOCK_SH.
-2. Did not get it: somebody has the log open. Take LOCK_SH and open the control that is there.
+1. Take flock(LOCK_EX) on all of these without waiting. Got it: nobody has the log open. Recover the
+   log and build control, as a temporary file that is renamed, or in its page with the magic last;
+   change the locks to LOCK_SH.
+2. Did not get it: somebody has the log open. Take LOCK_SH and open the control that is there. Of a
+   segmented log, no writer waits for the directory: who may only read can lock that. If such a
+   reader is all that is in the way, and control is from another boot, go on as in 1.
 3. The change of a flock is not atomic. So either way, compare the file that was mapped with the
    one that has the name now, and start again if they differ.
 4. Control missing or not valid while LOCK_EX is refused: wait for it, then Busy.
@@ -32,7 +35,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
-from penstock import _core, files
+from penstock import _core, files, locks
 from penstock import layout as L
 from penstock._core import Control
 from penstock.directory import Directory
@@ -55,11 +58,12 @@ class Place:
     log: str  # what openers lock, and messages name
     file: str  # holds the page; relative to a held directory, if it is a Name
     offset: int = 0  # of the page in that file
+    lock: str | None = None  # what writers lock, if it is another file
 
     @classmethod
     def in_directory(cls, directory: Directory) -> Self:
         """A file of its own beside the segments."""
-        return cls(directory.path, directory.file(NAME))
+        return cls(directory.path, directory.file(NAME), lock=directory.file(locks.NAME))
 
 
 @functools.cache
@@ -141,7 +145,14 @@ def build_in_place(place: Place, fd: int, uuid: bytes, words: Words) -> None:
     files.write_at(fd, page[:size], place.offset, place.file)
 
 
-def _check(fd: int, place: Place) -> str | None:
+def _is_whole(page: bytes) -> bool:
+    """Whether a page says that it is control, and its checksum agrees."""
+    if len(page) < L.CONTROL_BYTES or page[: len(L.CONTROL_MAGIC)] != L.CONTROL_MAGIC:
+        return False
+    return bool(struct.unpack_from("<I", page, L.C_CRC)[0] == _core.crc32c(page[: L.C_CRC]))
+
+
+def _check(fd: int, place: Place, lock_fd: int = -1) -> str | None:
     """Why the control in the file ``fd`` cannot be used, or None."""
     page = files.read_at(fd, L.CONTROL_BYTES, place.offset, place.file)
     if len(page) < L.CONTROL_BYTES or page[: len(L.CONTROL_MAGIC)] != L.CONTROL_MAGIC:
@@ -162,6 +173,9 @@ def _check(fd: int, place: Place) -> str | None:
             f"it is in use by the {_KIND_NAMES.get(kind, 'unknown')} build and this is the "
             f"{_KIND_NAMES[_KIND]} one"
         )
+    (lock_ino,) = struct.unpack_from("<Q", page, L.C_LOCK_INO)
+    if lock_fd >= 0 and lock_ino != os.fstat(lock_fd).st_ino:
+        return f"the file {locks.NAME!r} was replaced while the log was open"
     return None
 
 
@@ -236,7 +250,7 @@ def peek(place: Place) -> Peek | None:
     try:
         if _check(fd, place) is not None:
             return None
-        live = _core.has_writers(fd)
+        live = _core.has_writers(fd) or _has_owners(place)
         page = files.read_at(fd, L.CONTROL_BYTES, place.offset, place.file)
     except PenstockError:
         return None
@@ -247,7 +261,23 @@ def peek(place: Place) -> Peek | None:
     return Peek(page[L.C_UUID : L.C_UUID + 16], _words_of(page), live)
 
 
-def _open(place: Place, *, write: bool, token: bool) -> tuple[Control | None, str]:
+def _has_owners(place: Place) -> bool:
+    """Whether a writer is alive by the file that writers lock, if this process may open it."""
+    if place.lock is None:
+        return False
+    try:
+        fd = files.open_file(place.lock, write=False)
+    except PenstockError:
+        return False
+    try:
+        return _core.has_writers(fd)
+    finally:
+        files.close(fd)
+
+
+def _open(
+    place: Place, *, write: bool, token: bool, lock_fd: int = -1
+) -> tuple[Control | None, str]:
     """Map the control that is there; or why it cannot be used.
 
     Only who appends takes a token. A reader needs none: it writes nothing but ``waiting``.
@@ -261,7 +291,7 @@ def _open(place: Place, *, write: bool, token: bool) -> tuple[Control | None, st
             raise
         return None, "it is a symbolic link"
     try:
-        why = _check(fd, place)
+        why = _check(fd, place, lock_fd)
     except BaseException:
         files.close(fd)
         raise
@@ -269,7 +299,7 @@ def _open(place: Place, *, write: bool, token: bool) -> tuple[Control | None, st
         files.close(fd)
         return None, why
     try:
-        mapped = Control(fd, write, token, place.offset)
+        mapped = Control(fd, write, token, place.offset, lock_fd)
     except OSError as error:
         raise from_os(error, "mapping", place.file) from error
     mapped.log = place.log
@@ -280,21 +310,34 @@ def _open(place: Place, *, write: bool, token: bool) -> tuple[Control | None, st
 
 
 def attach_writer(
-    place: Place, held_fd: int, recover: Callable[[], None], timeout: float | None
+    place: Place,
+    held_fd: int,
+    recover: Callable[[], None],
+    timeout: float | None,
+    lock_fd: int = -1,
 ) -> Control:
-    """Hold the log and return live control; ``recover`` runs if nobody else is there."""
+    """Hold the log and return live control; ``recover`` runs if nobody else is there.
+
+    ``lock_fd`` is the file that writers lock, if the log has one.
+    """
     deadline = None if timeout is None else time.monotonic() + timeout
     nap = 0.0005
     while True:
         with _core.Opening(held_fd):
-            if files.lock_exclusive(held_fd, place.log):
+            if _take_all(place, held_fd, lock_fd):
                 recover()
-            files.lock_shared(held_fd, place.log, deadline)
+            if lock_fd < 0:
+                files.lock_shared(held_fd, place.log, deadline)
+            else:
+                files.lock_shared(lock_fd, place.log, deadline, held_fd)
+                files.try_lock_shared(held_fd, place.log)  # for readers, and older Penstocks
         _core.fail_point("open.locked")
-        control, why = _open(place, write=True, token=True)
+        control, why = _open(place, write=True, token=True, lock_fd=lock_fd)
         if control is not None:
             return control
         files.unlock(held_fd, place.log)
+        if lock_fd >= 0:
+            files.unlock(lock_fd, place.log)
         if deadline is not None and time.monotonic() >= deadline:
             raise Busy(
                 f"{place.log}: another process has the log open, but control is unusable: {why}; "
@@ -302,6 +345,32 @@ def attach_writer(
             )
         time.sleep(nap)
         nap = min(0.02, nap * 2)
+
+
+def _take_all(place: Place, held_fd: int, lock_fd: int) -> bool:
+    """Take every lock of the log without waiting; whether control may be built now."""
+    if lock_fd >= 0 and not files.lock_exclusive(lock_fd, place.log):
+        return False
+    if files.lock_exclusive(held_fd, place.log):
+        return True
+    return lock_fd >= 0 and _is_outdated(place)
+
+
+def _is_outdated(place: Place) -> bool:
+    """Whether control is one that nobody can have open: of another boot, or a copy."""
+    try:
+        fd = files.open_file(place.file, write=False)
+    except PenstockError:
+        return False
+    try:
+        page = files.read_at(fd, L.CONTROL_BYTES, place.offset, place.file)
+        if not _is_whole(page):
+            return False
+        _, _, boot, _, dev, ino, _ = struct.unpack_from(_FIXED, page, L.C_VERSION)
+        stat = os.fstat(fd)
+        return boot != boot_id() or (dev, ino) != (stat.st_dev, stat.st_ino)
+    finally:
+        files.close(fd)
 
 
 def attach_reader(place: Place, held_fd: int, timeout: float | None) -> Control | None:

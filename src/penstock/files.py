@@ -352,6 +352,12 @@ def status(path: str | Directory) -> os.stat_result:
         return os.stat(name, dir_fd=at.fd, follow_symlinks=False)
 
 
+def set_mode(fd: int, mode: int, path: str) -> None:
+    """Give an open file other permission bits."""
+    with _doing("changing", path):
+        os.fchmod(fd, mode)
+
+
 def size(fd: int, path: str) -> int:
     """The file's size in bytes."""
     with _doing("looking at", path):
@@ -465,21 +471,32 @@ def data_end(fd: int, start: int, stop: int, path: str) -> int:
     return stop
 
 
-def lock_shared(fd: int, path: str, deadline: float | None) -> None:
-    """flock(LOCK_SH), waiting until ``deadline`` on the monotonic clock."""
+def lock_shared(fd: int, path: str, deadline: float | None, held_fd: int = -1) -> None:
+    """flock(LOCK_SH), waiting until ``deadline`` on the monotonic clock.
+
+    ``held_fd``: what the thread's `Opening` block is about, if not ``fd``.
+    """
     nap = 0.0005
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            _core.check_not_opening(fd, path)
-            if deadline is not None and time.monotonic() >= deadline:
-                raise Busy(f"{path}: another process is opening the log; try again") from None
-            time.sleep(nap)
-            nap = min(0.02, nap * 2)
-        except OSError as error:
-            raise from_os(error, "locking", path) from error
+    while not try_lock_shared(fd, path):
+        _core.check_not_opening(fd if held_fd < 0 else held_fd, path)
+        if deadline is not None and time.monotonic() >= deadline:
+            raise Busy(
+                f"{path}: another process is opening the log, or has it locked; try again. If it "
+                "stays so, find that process by the inode of the log in /proc/locks"
+            )
+        time.sleep(nap)
+        nap = min(0.02, nap * 2)
+
+
+def try_lock_shared(fd: int, path: str) -> bool:
+    """flock(LOCK_SH) without waiting; whether nobody is in the way."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise from_os(error, "locking", path) from error
+    return True
 
 
 def lock_exclusive(fd: int, path: str) -> bool:

@@ -99,18 +99,27 @@ class Handle(LogCore):
         fd = self._open_held()
         _core.own_fd(fd)  # before it is locked: a child of a fork must not keep the lock
         attached: Control | None = None
+        lock_fd = -1
         try:
             live = self._shares_memory(fd)
             if self._writable:
+                lock_fd = self._open_lock(new)
                 attached = control.attach_writer(
-                    self._place, fd, lambda: self._first_open(fd, new), self._timeout
+                    self._place,
+                    fd,
+                    lambda: self._first_open(fd, new, lock_fd),
+                    self._timeout,
+                    lock_fd,
                 )
+                attached.lock_fd, lock_fd = lock_fd, -1
             elif live:
                 attached = control.attach_reader(self._place, fd, self._timeout)
             self._adopt(attached, fd)
         except BaseException:
             if attached is not None:
                 attached.close()
+            if lock_fd >= 0:
+                _core.close_fd(lock_fd)
             _core.close_fd(fd)
             raise
         self._closed = False
@@ -400,7 +409,11 @@ class Handle(LogCore):
         """A new descriptor of what openers of the log lock with flock."""
         raise NotImplementedError
 
-    def _first_open(self, held_fd: int, new: Settings | None) -> None:
+    def _open_lock(self, new: Settings | None) -> int:
+        """A new descriptor of what writers of the log lock; -1 if that is what openers do."""
+        return -1
+
+    def _first_open(self, held_fd: int, new: Settings | None, lock_fd: int) -> None:
         """Nobody else has the log open: make it if need be, bring it into order, build control."""
         raise NotImplementedError
 

@@ -9,7 +9,7 @@ FORMAT_VERSION = 4
 FORMAT_VERSION_OLDEST = 1  # that this version still reads
 RING_VERSION = 2  # of the file of a ring
 RING_VERSION_OLDEST = 1  # that this version still reads
-CONTROL_VERSION = 4
+CONTROL_VERSION = 5
 BYTE_ORDER_MARK = 0x01020304
 PAGE = 4096
 ALIGN = 8
@@ -212,6 +212,7 @@ C_INO = 56
 C_CREATED_NS = 64
 C_CRC = 72
 C_EPOCH = 80  # of a ring: changes before anything that a reader without control relies on
+C_LOCK_INO = 88  # inode of the file that writers lock; 0: they lock this one
 
 C_LOCK = 128  # u32: token of the holder, top bit = somebody sleeps
 C_NEXT_TOKEN = 132
@@ -252,6 +253,7 @@ C_DURABLE_BASE = 472  # base seq of the segment that C_DURABLE_POS stands in
 C_SLOT = 480  # newest checkpoint: number << 32 | generation of the slot
 C_SYNCING = 488  # u32: a sync is under way; left behind by one that died
 C_SYNC_NOTIFY = 492  # u32 futex word, counts syncs that ended
+C_SYNC_TURN = 496  # u32: token of the handle that syncs
 
 C_REPAIRS = 512
 C_TAKEOVERS = 520
@@ -277,9 +279,7 @@ WHEN_FULL_ERROR = 2
 
 LOCK_WAITERS = 0x80000000
 TOKEN_MAX = 0x7FFFFFFF
-TOKEN_BYTE = 1 << 32  # the OFD lock of token t is on byte TOKEN_BYTE + t of control
-SYNC_BYTE = 1 << 31  # the OFD lock of whoever syncs
-WRITE_BYTE = (1 << 31) + 1  # the OFD lock that is the write lock of the portable build
+TOKEN_BYTE = 1 << 32  # the OFD lock of token t is on byte TOKEN_BYTE + t of the file of locks
 HOLD_BYTE = (1 << 31) + 4096  # the OFD lock of the reader in slot i of C_HOLDS is i bytes on
 
 # Behaviour that is not format but wants one home all the same.
@@ -301,6 +301,7 @@ AIDE_SPIN_NS = 200_000  # how long the second one looks for the next such append
 SUM_LATER_BYTES_MAX = 8 << 10  # frames that are summed four at a time; longer ones while copied
 GIL_COPY_BYTES_MAX = 32 << 10  # longer copies release the GIL
 LOCK_SPINS = 200
+TOKEN_TRIES = 64  # tokens that an opener tries if readers have locked their bytes
 LOCK_SLICE_NS = 10_000_000
 WAIT_SLICE_NS = 1_000_000_000
 LOOK_NS = 100_000  # appends go on that long without a look whether the log was deleted

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from penstock import _core, control, files, leftovers, producers, segment
+from penstock import _core, control, files, leftovers, locks, producers, segment
 from penstock import layout as L
 from penstock._core import Control
 from penstock.control import Words
@@ -34,6 +34,7 @@ def check_is_free(directory: Directory) -> None:
         name
         for name in sorted(files.list_dir(directory))
         if name not in DIRECTORIES
+        and not (name == locks.NAME and locks.is_ours(directory))
         and not (
             (name == control.NAME or leftovers.is_leftover_name(name))
             and leftovers.is_ours(directory.file(name))

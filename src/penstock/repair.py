@@ -17,7 +17,7 @@ import os
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from penstock import _core, files, producers, segment
+from penstock import _core, files, locks, producers, segment
 from penstock import layout as L
 from penstock import rebuild as R
 from penstock.backup import new_directory
@@ -466,17 +466,21 @@ def _to_directory(findings: Findings, items: list[_Item], target: str) -> None:
 
 
 def _in_place(directory: Directory, progress: Progress | None) -> Plan:
-    dir_fd = files.open_dir(directory)
+    lock_fd = locks.make_lock(directory, 0)
     try:
-        with _core.Opening(dir_fd):
-            return _alone(directory, dir_fd, progress)
+        dir_fd = files.open_dir(directory)
+        try:
+            with _core.Opening(dir_fd):
+                return _alone(directory, dir_fd, lock_fd, progress)
+        finally:
+            files.close(dir_fd)
     finally:
-        files.close(dir_fd)
+        _core.close_fd(lock_fd)
 
 
-def _alone(directory: Directory, dir_fd: int, progress: Progress | None) -> Plan:
+def _alone(directory: Directory, dir_fd: int, lock_fd: int, progress: Progress | None) -> Plan:
     path = directory.path
-    if not files.lock_exclusive(dir_fd, path):
+    if not files.lock_exclusive(lock_fd, path) or not files.lock_exclusive(dir_fd, path):
         raise Busy(
             f"{path}: somebody has the log open; close it in every process, or repair it to a "
             "new directory"

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from penstock import control, durability, ending, files, leftovers, recovery, segment
+from penstock import control, durability, ending, files, leftovers, locks, recovery, segment
 from penstock import layout as L
 from penstock._core import Control, Given, Hold, SegmentMap
 from penstock.backup import Progress
@@ -21,7 +21,16 @@ from penstock.control import Place, Words
 from penstock.directory import Directory
 from penstock.durability import Snapshot
 from penstock.ending import Active
-from penstock.errors import Corrupt, Internal, Io, NoSuchLog, PenstockError, TooLarge, Usage
+from penstock.errors import (
+    Corrupt,
+    Internal,
+    Io,
+    NoSuchLog,
+    NotFound,
+    PenstockError,
+    TooLarge,
+    Usage,
+)
 from penstock.forks import Begun
 from penstock.load import Private
 from penstock.log import Log
@@ -110,17 +119,29 @@ class SegmentedLog(Log):
             raise self._gone_error()
         self._store.uuid = uuid
 
-    def _first_open(self, held_fd: int, new: Settings | None) -> None:
-        store = Store(self._directory, None, [], lambda: 0)
-        found = bool(store.bases())
-        if not found and self._store.uuid is not None:
+    def _open_lock(self, new: Settings | None) -> int:
+        try:
+            return locks.open_lock(self._directory)
+        except NotFound:
+            self._has_segments(Store(self._directory, None, [], lambda: 0), new)
+            return locks.make_lock(self._directory, 0 if new is None else new.file_mode)
+
+    def _has_segments(self, store: Store, new: Settings | None) -> bool:
+        """Whether there is a log; raises if none is and none can be made."""
+        if store.bases():
+            return True
+        if self._store.uuid is not None:
             raise self._gone_error()
-        if not found:
-            recovery.check_is_free(self._directory)
-            if new is None:
-                raise NoSuchLog(
-                    f"{self.path}: there is no log here; create it first", filename=self.path
-                )
+        recovery.check_is_free(self._directory)
+        if new is None:
+            raise NoSuchLog(
+                f"{self.path}: there is no log here; create it first", filename=self.path
+            )
+        return False
+
+    def _first_open(self, held_fd: int, new: Settings | None, lock_fd: int) -> None:
+        store = Store(self._directory, None, [], lambda: 0)
+        found = self._has_segments(store, new)
         names = store.names
         leftovers.sweep(self._directory, names)
         if not found and new is not None:
@@ -141,7 +162,10 @@ class SegmentedLog(Log):
             files.unlink(self._place.file)  # so that the next one trusts it not
             raise
         leftovers.sweep_loads(self._directory, names)
-        control.build(self._directory, uuid, words, active.settings.file_mode)
+        file_mode = active.settings.file_mode
+        locks.keep_readers_out(lock_fd, self._directory, file_mode)
+        words[L.C_LOCK_INO] = os.fstat(lock_fd).st_ino
+        control.build(self._directory, uuid, words, file_mode)
 
     def _whose(self, store: Store) -> tuple[bytes, Words | None]:
         """The uuid of the log in the directory, and the words of its last control, if of this boot.

@@ -15,7 +15,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 
-from penstock import control, files, segment
+from penstock import control, files, locks, segment
 from penstock import layout as L
 from penstock.control import Peek
 from penstock.directory import Directory
@@ -34,7 +34,7 @@ Progress = Callable[[int, int], None]
 DAMAGED = "damaged-"
 _KEPT = re.compile(DAMAGED + r"([0-9]{20})-[0-9]+\.bin")
 _STEP = 8 << 20  # bytes between calls of progress
-_KNOWN = {control.NAME, *DIRECTORIES}
+_KNOWN = {control.NAME, locks.NAME, *DIRECTORIES}
 
 
 @dataclass(slots=True)

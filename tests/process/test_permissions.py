@@ -121,7 +121,7 @@ def test_private_by_default(place: Scene, live: bool) -> None:
         place.seed()
         with penstock.open(place.path) if live else contextlib.nullcontext():
             modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in place.path.iterdir()}
-            assert modes == {FIRST: 0o600, "control": 0o600}
+            assert modes == {FIRST: 0o600, "control": 0o600, "writers.lock": 0o600}
             assert stat.S_IMODE(place.path.stat().st_mode) == 0o700
             stranger = run_as(place, NOBODY, "try_to_open", path=place.path)
             assert outcome(stranger, "r") == outcome(stranger, "rw") == "Permission"
@@ -270,7 +270,15 @@ def test_writer_on_a_read_only_mount_beside_another(place: Scene) -> None:
     place.check_goes_on()
 
 
-LINKS = ["control", "control.tmp", "next.tmp", "next.1.tmp", FIRST, "00000000000000000007.seg"]
+LINKS = [
+    "control",
+    "control.tmp",
+    "writers.lock",
+    "next.tmp",
+    "next.1.tmp",
+    FIRST,
+    "00000000000000000007.seg",
+]
 
 
 def check_without(link: Path, *, seeded: bool) -> None:
@@ -336,7 +344,7 @@ def test_links_are_not_followed(tmp_path: Path, name: str, dangling: bool, state
         link.symlink_to(victim)
         before = victim.stat() if not dangling else None
         work(path, attempt)
-    assert attempt.kinds() <= {"Io", "NotFound", "Busy", "Corrupt"}
+    assert attempt.kinds() <= {"Io", "NoSuchLog", "NotFound", "Busy", "Corrupt"}
     if before is None:
         assert not victim.exists()
     else:

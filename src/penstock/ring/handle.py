@@ -114,7 +114,7 @@ class RingHandle(Log):
         self._settings_seen = None
         self._producers = Follower()
 
-    def _first_open(self, held_fd: int, new: Settings | None) -> None:
+    def _first_open(self, held_fd: int, new: Settings | None, lock_fd: int) -> None:
         if not files.same_file(held_fd, self.path):
             raise _Replaced
         if begins_as(self.path + RESIZED, L.RING_MAGIC):

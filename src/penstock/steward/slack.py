@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from penstock import _core, control, files, segment
+from penstock import _core, control, files, locks, segment
 from penstock import layout as L
 from penstock._core import Control
 from penstock.control import Place, Words
@@ -65,15 +65,24 @@ def give_back_alone(store: Store, place: Place) -> None:
     found = control.peek(place)
     if found is None or found.live or not _is_worth_it(found.words):
         return
-    fd = files.open_dir(store.directory)
-    _core.own_fd(fd)  # before it is locked: a child of a fork must not keep the lock
-    with _core.Opening(fd):
-        try:
-            if files.lock_exclusive(fd, store.path):
+    try:
+        _give_back_if_alone(store, place)
+    except PenstockError as error:
+        logger.warning("%s: unused disk space was not given back: %s", store.path, error)
+
+
+def _give_back_if_alone(store: Store, place: Place) -> None:
+    lock_fd = locks.open_lock(store.directory)
+    fd = -1
+    try:
+        fd = files.open_dir(store.directory)
+        _core.own_fd(fd)  # before it is locked: a child of a fork must not keep the lock
+        with _core.Opening(fd):
+            if files.lock_exclusive(lock_fd, store.path) and files.lock_exclusive(fd, store.path):
                 _give_back_locked(store, place)
-        except PenstockError as error:
-            logger.warning("%s: unused disk space was not given back: %s", store.path, error)
-        finally:
+    finally:
+        _core.close_fd(lock_fd)
+        if fd >= 0:
             _core.close_fd(fd)
 
 
