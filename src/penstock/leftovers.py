@@ -11,7 +11,7 @@ import os
 import re
 import stat
 
-from penstock import _core, control, files, segment
+from penstock import _core, control, files, locks, segment
 from penstock import layout as L
 from penstock.directory import Directory, Name
 from penstock.errors import AlreadyExists, NotFound, PenstockError
@@ -41,6 +41,8 @@ def is_ours(path: Name) -> bool:
         return _is_load(path)
     if name in (control.NAME, control.TEMPORARY):
         return begins_as(path, L.CONTROL_MAGIC)
+    if name == locks.NAME:
+        return locks.is_ours(path.directory)
     if name == NEXT or _PREPARED.fullmatch(name) or segment.is_name(name):
         return begins_as(path, L.SEGMENT_MAGIC, segment.BEGUN)
     return name == NOTE and begins_as(path, _NOTE_START)

@@ -34,9 +34,8 @@ def check_is_free(directory: Directory) -> None:
         name
         for name in sorted(files.list_dir(directory))
         if name not in DIRECTORIES
-        and not (name == locks.NAME and locks.is_ours(directory))
         and not (
-            (name == control.NAME or leftovers.is_leftover_name(name))
+            (name in (control.NAME, locks.NAME) or leftovers.is_leftover_name(name))
             and leftovers.is_ours(directory.file(name))
         )
     ]

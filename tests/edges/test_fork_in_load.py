@@ -72,7 +72,7 @@ def check_whole(path: Path, before: list[bytes], count: int = COUNT) -> None:
         assert [e.value for e in log] == [*before, *map(value, range(count))]
         assert log.load([], producer=WHO) == range(len(before) + 1, len(before) + 1 + count)
     assert penstock.verify(path).ok
-    left = [n for n in os.listdir(path) if not n.endswith(".seg") and n != "control"]
+    left = [n for n in os.listdir(path) if not n.endswith((".seg", ".lock")) and n != "control"]
     assert left == []
 
 
