@@ -420,7 +420,7 @@ cdef class LogCore(RingCore):
         cdef Coder own = self._coder
         if own.name is None:
             own.name = self._codec_name()
-        if codec is not None and codec != own.name:
+        if codec is not None and (not isinstance(codec, str) or codec != own.name):
             return own.other(codec)
         own.find()
         self._plain = own.encode is None

@@ -519,10 +519,10 @@ cdef int64_t deadline_after(object timeout) except? -2:
     if timeout is None:
         return -1
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
-        raise WrongType(f"timeout is a number of seconds, or None; not {type(timeout).__name__}")
-    seconds = timeout
-    if not 0 <= seconds:
-        raise Usage(f"timeout is a number of seconds from 0, or None; not {timeout!r}")
+        raise WrongType(f"timeout must be a number of seconds or None, got {type(timeout).__name__}")
+    if not 0 <= timeout:
+        raise Usage(f"timeout must be a number of seconds from 0, or None; got {timeout!r}")
+    seconds = min(timeout, 1e10)  # which is for ever; an int may be too large for a double
     if seconds > 1e9:
         return -1
     return psk_monotonic_ns() + <int64_t>(seconds * 1e9)

@@ -45,6 +45,7 @@ import sys as _sys
 import threading as _threading
 from types import GenericAlias as _GenericAlias
 
+from penstock.arguments import check_choice
 from penstock.errors import (
     BadData,
     Busy,

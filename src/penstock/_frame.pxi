@@ -553,7 +553,7 @@ cdef bytes pack_headers(object headers, bint users=False):
             out += data
     except UnicodeEncodeError as error:
         raise Usage(f"a header's name must be text that UTF-8 can hold: {error}") from None
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, NotImplementedError) as error:
         if isinstance(error, Usage):
             raise
         raise WrongType(f"headers must be a mapping or pairs of (str, bytes or None): {error}") from None

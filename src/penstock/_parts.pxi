@@ -144,8 +144,12 @@ cdef object flat(object data, str what):
     """A one-dimensional memoryview of bytes over ``data``."""
     if isinstance(data, (str, Event)) or not PyObject_CheckBuffer(data):
         raise WrongType(f"{what} must be bytes, got {type(data).__name__}{hint_for(data, what)}")
-    view = memoryview(data)
-    if view.ndim == 0:
+    try:
+        view = memoryview(data)
+        dimensions = min(view.ndim, getattr(data, "ndim", 1))  # a scalar of numpy may say bytes of itself
+    except (TypeError, ValueError, BufferError) as error:
+        raise WrongType(f"{what} must be a buffer that can be read: {error}") from None
+    if dimensions == 0:
         raise WrongType(
             f"{what} must be bytes, got {type(data).__name__}, which is one number and not a buffer of bytes; "
             "encode it first")
@@ -191,11 +195,16 @@ cdef object whole_number(object given, str what):
         raise WrongType(f"{what} must be a whole number, got {type(given).__name__}") from None
 
 
+def key_bytes(key):
+    """The key to read by, as it stands in frames; None if any will do."""
+    return None if key is None else bytes(flat(key, "key"))
+
+
 def check_producer(given):
     """Id, as bytes, and number of a producer, checked."""
     try:
         who, n = given
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, NotImplementedError):
         raise WrongType(f"producer must be a pair (id, n), got {given!r}") from None
     if not isinstance(who, str):
         raise WrongType(f"a producer's id must be str, got {type(who).__name__}")

@@ -93,10 +93,8 @@ cdef class Reader:
         self.end = stop
         if self.durable:
             self.stop = 0  # until somebody looks
-        if damaged not in ("raise", "skip"):
-            raise Usage(f"damaged is 'raise' or 'skip', not {damaged!r}")
-        if on_gap not in ("raise", "skip"):
-            raise Usage(f"on_gap is 'raise' or 'skip', not {on_gap!r}")
+        check_choice(damaged, "damaged", "raise", "skip")
+        check_choice(on_gap, "on_gap", "raise", "skip")
         self.skip = damaged == "skip"
         self.pass_gaps = on_gap == "skip"
         self.from_oldest = from_oldest
@@ -892,8 +890,9 @@ cdef class Reader:
         """Up to ``count`` events that are there now, as a list; it never waits."""
         cdef list events = []
         cdef Event event
-        if isinstance(count, bool) or not isinstance(count, int):
-            raise WrongType(f"count is a whole number, not {type(count).__name__}")
+        count = whole_number(count, "count")
+        if count < 0:
+            raise Usage(f"count must be 0 or more, got {count}")
         while len(events) < count:
             event = self.quick_step()
             if event is None:

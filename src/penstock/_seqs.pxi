@@ -12,7 +12,10 @@ cpdef uint64_t to_seq(object given, str what) except? 0:
     """
     if isinstance(given, bool) or not hasattr(type(given), "__index__"):
         raise WrongType(f"{what} must be a seq (a whole number), got {type(given).__name__}")
-    number = _operator.index(given)
+    try:
+        number = _operator.index(given)
+    except TypeError:  # an array has the method, and only some have an answer
+        raise WrongType(f"{what} must be a seq (a whole number), got {type(given).__name__}") from None
     if number < 0:
         raise Usage(
             f"{what} must be 0 or more, got {number}; seqs never count from the end, "

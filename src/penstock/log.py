@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, SupportsIndex
 
 from penstock import files
+from penstock.arguments import check_progress
 from penstock.errors import Busy, NotFound, PenstockError, Usage
 from penstock.event import ArrowData, Buffer, Event, Headers
 from penstock.handle import Handle
@@ -355,6 +356,7 @@ class Log(Handle, Generic[T]):
         >>> log.load([], producer=("import", 1))
         range(1, 100001)
         """
+        check_progress(progress)
         return load_into(
             self,
             values,
@@ -362,7 +364,7 @@ class Log(Handle, Generic[T]):
             value=value,
             expect=expect,
             producer=producer,
-            durable=durable,
+            durable=bool(durable),
             timeout=timeout,
             progress=progress,
             codec=codec,
@@ -473,6 +475,7 @@ class Log(Handle, Generic[T]):
         Writers may go on; what they append meanwhile is not looked at. Nothing is changed. See
         :func:`penstock.verify`, which also takes logs that cannot be opened.
         """
+        check_progress(progress)
         self._head()
         return self._verify(progress)
 
@@ -486,6 +489,7 @@ class Log(Handle, Generic[T]):
 
         To repair the log in place, close it in every process: see :func:`penstock.repair`.
         """
+        check_progress(progress)
         self._head()
         return self._repair(to, progress)
 
@@ -498,5 +502,6 @@ class Log(Handle, Generic[T]):
         device when this returns; it gets its name last. ``progress`` is called with bytes copied
         and bytes in all.
         """
+        check_progress(progress)
         self._head()
         return self._backup(files.path_text(target), progress)

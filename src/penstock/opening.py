@@ -11,11 +11,13 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import UnionType
 from typing import Any, Literal
 
 from penstock import codecs, files, segment
+from penstock import layout as L
+from penstock.arguments import check_choice, check_progress
 from penstock.errors import AlreadyExists, Gone, NoSuchLog, Usage, WrongType
 from penstock.log import Log, T
 from penstock.repair import Plan
@@ -31,6 +33,7 @@ from penstock.verify import Progress
 from penstock.verify import verify as verify_segments
 
 OPEN_TIMEOUT = 10.0
+FOR_EVER = 1e9  # seconds
 
 
 def open(
@@ -100,11 +103,11 @@ def open(
     1
     """
     text = files.path_text(path)
-    if mode not in ("rw", "r"):
-        raise Usage(f"mode must be 'rw' or 'r', got {mode!r}")
-    if nan not in ("raise", "null"):
-        raise Usage(f"nan must be 'raise' or 'null', got {nan!r}")
+    check_choice(mode, "mode", "rw", "r")
+    check_choice(nan, "nan", "raise", "null")
     _check_timeout(timeout)
+    if timeout is not None:
+        timeout = min(timeout, FOR_EVER)  # an int may be too large for a float
     _check_periods(sync_seconds, sync_events, mode)
     if create and mode == "r":
         raise Usage("create=True needs mode='rw': a log that is created is written to")
@@ -274,7 +277,7 @@ def _check_periods(seconds: float | None, events: int | None, mode: str) -> None
     if events is not None:
         if isinstance(events, bool) or not isinstance(events, int):
             raise WrongType(f"sync_events must be a whole number, got {type(events).__name__}")
-        if events < 1:
+        if not 1 <= events <= L.SEQ_MAX:
             raise Usage(f"sync_events must be a number of events from 1, got {events}")
     if mode == "r" and (seconds is not None or events is not None):
         name = "sync_seconds" if seconds is not None else "sync_events"
@@ -299,18 +302,8 @@ def _pickled(log: Log[Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
 
 def _opened_again(path: str, uuid: object, options: Options) -> Log[Any]:
     """The log that was pickled, opened again."""
-    log: Log[Any] = open(
-        path,
-        "rw" if options.writable else "r",
-        create=False,
-        timeout=options.timeout,
-        any_file_system=options.any_file_system,
-        sync_seconds=options.sync_seconds,
-        sync_events=options.sync_events,
-        codec=options.codec,
-        schema=options.schema,
-        nan=options.nan,
-    )
+    given = {f.name: getattr(options, f.name) for f in fields(options) if f.name != "writable"}
+    log: Log[Any] = open(path, "rw" if options.writable else "r", create=False, **given)
     if log.stats().uuid != uuid:
         log.close()
         raise Gone(f"{path}: another log is here than the one that was pickled", filename=path)
@@ -382,6 +375,7 @@ def verify(path: str | os.PathLike[str], *, progress: Progress | None = None) ->
     >>> penstock.verify(path).ok
     True
     """
+    check_progress(progress)
     text = files.path_text(path)
     if files.is_dir(text) is False:
         return ring_check.verify(os.path.realpath(text), progress)
@@ -411,6 +405,7 @@ def repair(
     >>> penstock.repair(path, to=f"{path}-mended").target == f"{path}-mended"
     True
     """
+    check_progress(progress)
     text = files.path_text(path)
     if files.is_dir(text) is False:
         target = files.path_text(to) if to is not None else None

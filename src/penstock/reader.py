@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal, SupportsIndex, TypeAlias
 
 from penstock import layout as L
-from penstock._core import Reader, encode_tags, to_seq
+from penstock._core import Reader, encode_tags, key_bytes, to_seq
 from penstock.errors import Corrupt, TooLarge, Usage, WrongType
-from penstock.event import Buffer
 from penstock.times import Time, to_ns
 
 if TYPE_CHECKING:
@@ -31,16 +30,6 @@ __all__ = [
 Position: TypeAlias = "SupportsIndex | Literal['start', 'end']"
 
 SEQ_MAX = (1 << 64) - 1
-
-
-def key_bytes(key: Buffer | None) -> bytes | None:
-    """The key as it stands in frames."""
-    if key is None:
-        return None
-    try:
-        return bytes(memoryview(key))
-    except TypeError:
-        raise WrongType(f"key is bytes, not {type(key).__name__}") from None
 
 
 def tag_bytes(tags: Iterable[str] | None) -> bytes | None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from penstock._core import COLUMNS, BatchStream, Columns, LogCore, RowReader
+from penstock.arguments import check_choice
 from penstock.codecs import find as find_codec
 from penstock.errors import Gap, Usage, WrongType
 from penstock.event import Buffer
@@ -83,12 +84,10 @@ class Scan:
     ) -> None:
         check_position(start, "start")
         check_position(stop, "stop")
-        if damaged not in ("raise", "skip"):
-            raise Usage(f"damaged is 'raise' or 'skip', not {damaged!r}")
-        if on_gap not in ("raise", "skip"):
-            raise Usage(f"on_gap is 'raise' or 'skip', not {on_gap!r}")
-        if time_unit not in ("ns", "us"):
-            raise Usage(f"time_unit is 'ns' or 'us', not {time_unit!r}")
+        check_choice(damaged, "damaged", "raise", "skip")
+        check_choice(on_gap, "on_gap", "raise", "skip")
+        check_choice(time_unit, "time_unit", "ns", "us")
+        check_choice(malformed, "malformed", "raise", "null", "drop")
         if isinstance(batch_rows, bool) or not isinstance(batch_rows, int):
             raise WrongType(f"batch_rows is a whole number, not {type(batch_rows).__name__}")
         if not 0 < batch_rows <= ROWS_MAX:
@@ -330,8 +329,6 @@ class _Watched:
 
 
 def _fields_for(log: Log, schema: Any, codec: str | None, malformed: str) -> Fields:
-    if malformed not in ("raise", "null", "drop"):
-        raise Usage(f"malformed is 'raise', 'null' or 'drop', not {malformed!r}")
     name = log.settings.codec if codec is None else codec
     if find_codec(name) == (None, None):
         raise Usage(
@@ -381,8 +378,13 @@ def _with_fields(columns: Iterable[str] | None, fields: list[str]) -> list[tuple
 
 
 def _listed(columns: Iterable[str]) -> list[str]:
-    if isinstance(columns, str):
-        raise WrongType(f"columns is a list of names, such as [{columns!r}], not one name")
-    if not hasattr(columns, "__iter__"):
-        raise WrongType(f"columns is a list of names, not {type(columns).__name__}")
-    return list(columns)
+    if isinstance(columns, str | bytes | bytearray | memoryview):
+        raise WrongType(f"columns must be a list of names, such as ['seq'], got {columns!r:.80}")
+    try:
+        found = list(columns)
+    except (TypeError, NotImplementedError, ValueError):
+        raise WrongType(f"columns must be a list of names, got {type(columns).__name__}") from None
+    for name in found:
+        if not isinstance(name, str):
+            raise WrongType(f"columns must be a list of names, got {type(name).__name__} in it")
+    return found

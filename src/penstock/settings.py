@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, TypeAlias
 
 from penstock import layout
+from penstock.arguments import check_choice
 from penstock.errors import Corrupt, TooLarge, UnsupportedVersion, Usage, WrongType
 
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
@@ -93,8 +94,7 @@ class Settings:
                 "and may let group and others, such as 0o660"
             )
         check_codec_name(self.codec)
-        if self.when_full not in ("drop", "block", "error"):
-            raise Usage(f"when_full is 'drop', 'block' or 'error', not {self.when_full!r}")
+        check_choice(self.when_full, "when_full", "drop", "block", "error")
 
     @property
     def dir_mode(self) -> int:

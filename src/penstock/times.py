@@ -46,7 +46,10 @@ def to_ns(value: Time, what: str = "time") -> Ns:
     elif isinstance(value, dt.date):
         ns = _date_ns(value, what)
     elif hasattr(type(value), "__index__") and not isinstance(value, bool):
-        ns = operator.index(value)
+        try:
+            ns = operator.index(value)
+        except TypeError:  # an array has the method, and only some have an answer
+            raise WrongType(f"{what} must be a time, got {type(value).__name__}") from None
         _check_unit(ns, what)
     else:
         raise WrongType(

@@ -217,7 +217,8 @@ def test_take(log: penstock.Log) -> None:
     log.extend([b"%d" % i for i in range(10)])
     reader = log.read()
     assert [len(reader.take(n)) for n in (0, 4, 4, 4, 4)] == [0, 4, 4, 2, 0]
-    assert log.read().take(-1) == []
+    with pytest.raises(penstock.Usage, match="0 or more"):
+        log.read().take(-1)
     assert [e.seq for e in log.read(reverse=True).take(3)] == [10, 9, 8]
     assert [e.seq for e in log.read(topic="none").take(3)] == []
 

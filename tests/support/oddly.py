@@ -1,0 +1,342 @@
+"""Calls everything public with odd arguments, one at a time, and says what is not as it should be.
+
+``python -m tests.support.oddly KIND DIRECTORY`` prints a JSON list: calls that raised something
+that is no error of Penstock's, that took what means nothing, or that did not return. Callables and
+their parameters are found by listing the package; what a parameter may be is said once per name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import itertools
+import json
+import logging
+import operator
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import penstock
+from penstock.steward import Steward
+from tests.support.odd import ODD
+
+CALL_SECONDS = 5.0  # for a call that should not wait, on a busy machine
+WAIT_SECONDS = 0.05  # for one that was told to wait for ever
+FOR_EVER = "None", "inf", "2**31", "2**62", "2**63", "2**64", "2**64-1", "2**2000"
+OWN = "no index", "no float", "no bytes", "no iterator", "no length", "no path", "broken off"
+
+
+class Late(BaseException):
+    """The call did not return."""
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_utf8(value: Any) -> bool:
+    return isinstance(value, str) and all(not 0xD800 <= ord(c) < 0xE000 for c in value[:10])
+
+
+def _is_flag(value: Any) -> bool:
+    return True  # whatever has a truth, as anywhere in Python
+
+
+def _is_number(value: Any) -> bool:
+    return hasattr(type(value), "__index__") and not isinstance(value, bool)
+
+
+def _is_seq(value: Any) -> bool:
+    return _is_number(value) and operator.index(value) >= 0
+
+
+def _is_timeout(value: Any) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value is None or (number and value >= 0)
+
+
+def _is_bytes(value: Any) -> bool:
+    if isinstance(value, memoryview):
+        with contextlib.suppress(ValueError):
+            return value.c_contiguous and value.ndim > 0
+        return False
+    return isinstance(value, bytes | bytearray) or (hasattr(value, "dtype") and value.ndim > 0)
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str | Path) and str(value) != "" and "\0" not in str(value)
+
+
+def _are_words(value: Any) -> bool:
+    if isinstance(value, str | bytes | bytearray | memoryview):
+        return False
+    try:
+        return all(isinstance(word, str) and word for word in value)
+    except (TypeError, ValueError):
+        return False
+
+
+def _are_headers(value: Any) -> bool:
+    try:
+        pairs = dict(value).items()
+    except (TypeError, ValueError):
+        return False
+    return all(isinstance(k, str) and (v is None or isinstance(v, bytes)) for k, v in pairs)
+
+
+def _is_time(value: Any) -> bool:
+    return _is_number(value) and 0 <= operator.index(value) < 2**63
+
+
+def _none_or(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or check(value)
+
+
+def _one_of(*words: str) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, str) and value in words
+
+
+FLAGS = frozenset(
+    (
+        "durable",
+        "check",
+        "reverse",
+        "create",
+        "any_file_system",
+        "wait",
+        "hold",
+        "in_place",
+        "durable_only",
+    )
+)
+# What a parameter of that name may be. A call that returns for anything else accepted it silently.
+MAY_BE: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(FLAGS, _is_flag),
+    "path": _is_path,
+    "to": _none_or(_is_path),
+    "target": _is_path,
+    "mode": _one_of("r", "rw"),
+    "timeout": _is_timeout,
+    "spin": lambda v: v is not None and _is_timeout(v),
+    "start": _none_or(lambda v: _is_seq(v) or v in ("start", "end")),
+    "stop": _none_or(lambda v: _is_seq(v) or v == "end"),
+    "seq": _is_seq,
+    "after": _none_or(_is_seq),
+    "expect": _none_or(_is_seq),
+    "since": _none_or(_is_time),
+    "until": _none_or(_is_time),
+    "time": _none_or(_is_time),
+    "topic": _none_or(_is_utf8),
+    "key": _none_or(_is_bytes),
+    "tags": _none_or(_are_words),
+    "headers": _none_or(_are_headers),
+    "columns": _none_or(_are_words),
+    "batch_rows": lambda v: _is_number(v) and operator.index(v) > 0,
+    "count": _is_seq,
+    "progress": _none_or(callable),
+    "codec": _none_or(_one_of("bytes", "json")),
+    "schema": _none_or(lambda v: isinstance(v, type | dict)),
+    "producer": _none_or(lambda v: isinstance(v, tuple) and len(v) == 2),
+    "damaged": _one_of("raise", "skip"),
+    "on_gap": _one_of("raise", "skip"),
+    "malformed": _one_of("raise", "null", "drop"),
+    "time_unit": _one_of("ns", "us"),
+    "sync_seconds": _none_or(lambda v: _is_timeout(v) and v > 0),
+    "sync_events": _none_or(lambda v: _is_number(v) and operator.index(v) > 0),
+    "ring": _none_or(_is_number),
+    "index": _none_or(_is_seq),
+    "segment_size": _none_or(_is_number),
+    "file_mode": _none_or(_is_number),
+    "when_full": _none_or(_one_of("drop", "block", "error")),
+    "size": lambda v: _is_number(v) or _is_text(v),
+    "values": lambda v: (
+        hasattr(v, "__iter__") and not isinstance(v, str | bytes | bytearray | dict)
+    ),
+    "name": _is_text,
+    "encode": callable,
+    "decode": callable,
+    "requested_schema": _is_flag,
+    "other": _is_flag,
+    "what": _is_seq,
+}
+
+
+def targets(log: Any, place: Path) -> Iterator[tuple[str, Callable[..., Any], dict[str, Any]]]:
+    """Every public callable, by name, and what it is given where it must be given something."""
+    numbers = itertools.count()
+    fresh = [lambda: str(place / f"fresh{next(numbers)}")]
+    needed: dict[str, Any] = {
+        "path": fresh[0],
+        "target": fresh[0],
+        "value": lambda: b"1",
+        "values": lambda: [b"1"],
+        "seq": lambda: 1,
+        "what": lambda: 1,
+        "count": lambda: 1,
+        "size": lambda: "64KiB",
+        "name": lambda: f"codec-{next(numbers)}",
+        "encode": lambda: bytes,
+        "decode": lambda: bytes,
+    }
+    hosts: dict[str, Callable[[], Any]] = {
+        "Log": lambda: log,
+        "Reader": log.read,
+        "Scan": log.scan,
+        "Event": lambda: log[log.last_seq],
+        "Steward": lambda: Steward(log),
+        "Settings": lambda: log.settings,
+    }
+    names = [*penstock.__all__, "Steward"]
+    for name in names:
+        found = Steward if name == "Steward" else getattr(penstock, name)
+        if inspect.isfunction(found):
+            yield name, found, needed
+        if name not in hosts:
+            continue
+        for member in [m for m in dir(found) if not m.startswith("_")]:
+            if callable(getattr(found, member, None)) and member not in ("from_json", "close"):
+
+                def call(*a: Any, _n: str = name, _m: str = member, **k: Any) -> Any:
+                    return getattr(hosts[_n](), _m)(*a, **k)
+
+                signature = inspect.signature(getattr(hosts[name](), member))
+                call.__signature__ = signature  # type: ignore[attr-defined]
+                yield f"{name}.{member}", call, needed
+    yield "log[seq]", lambda seq: log[seq], needed
+    yield "what in log", lambda what: what in log, needed
+
+
+def consume(result: Any) -> None:
+    """Have lazy results do what they are for, and close what was opened."""
+    if isinstance(result, penstock.Log):
+        result.close()
+    elif isinstance(result, penstock.Reader):
+        result.timeout = 0
+        with result:
+            list(itertools.islice(result, 3))
+    elif isinstance(result, penstock.Scan):
+        list(itertools.islice(result.to_batches(), 2))
+    elif inspect.isgenerator(result):
+        list(itertools.islice(result, 2))
+
+
+def _late(*_: object) -> None:
+    raise Late
+
+
+class Trial:
+    """One log, everything that is called on it, and what it acknowledged."""
+
+    def __init__(self, kind: str, place: Path) -> None:
+        self.kind = kind
+        self.place = place
+        options: dict[str, Any] = {"ring": {"ring": "1MiB"}, "json": {"codec": "json"}}.get(
+            kind, {}
+        )
+        self.log = penstock.create(place / f"log.{kind}", **options)
+        self.log.extend([b"1", b"2", b"3"])
+        self.acknowledged = 3
+        self.wrong: list[str] = []
+
+    def call(
+        self, name: str, function: Callable[..., Any], odd: str, given: dict[str, Any]
+    ) -> None:
+        """Call it with one odd argument, and note if it goes wrong."""
+        parameter, value = next(iter(given.items()))
+        what = f"{self.kind}: {name}({parameter}={odd})"
+        endless = parameter == "timeout" and odd in FOR_EVER
+        before = self.log.last_seq
+        try:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, WAIT_SECONDS if endless else CALL_SECONDS)
+                bound = inspect.signature(function)
+                args, kwargs = [], {}
+                for p in bound.parameters.values():
+                    if p.name in given:
+                        if p.kind is p.POSITIONAL_ONLY:
+                            args.append(given[p.name])
+                        else:
+                            kwargs[p.name] = given[p.name]
+                result = function(*args, **kwargs)
+                consume(result)
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        except penstock.Internal as error:
+            self.wrong.append(f"{what}: {error!r}")
+        except penstock.PenstockError:
+            pass
+        except Late:
+            if not endless:
+                self.wrong.append(f"{what}: did not return")
+        except RuntimeError as error:
+            if str(error) not in OWN:
+                self.wrong.append(f"{what}: {error!r}")
+        except BaseException as error:
+            own = parameter in FLAGS and isinstance(error, ValueError)  # it has no truth
+            own |= parameter == "progress" and callable(value)  # what it raises is the caller's
+            if not own:
+                self.wrong.append(f"{what}: {type(error).__name__}: {str(error)[:200]}")
+        else:
+            if not self._is_right(name, parameter, value):
+                self.wrong.append(f"{what}: accepted, gave {str(result)[:80]}")
+            if isinstance(result, range) and result.stop > before + 1:  # else a producer repeats
+                self.acknowledged += len(result)
+            elif name == "Log.append" and result > before:
+                self.acknowledged += 1
+        if self.log.last_seq != max(self.acknowledged, before):
+            self.wrong.append(f"{what}: last_seq {self.log.last_seq}, {self.acknowledged} told")
+            self.acknowledged = self.log.last_seq
+
+    def _is_right(self, name: str, parameter: str, value: Any) -> bool:
+        if parameter == "value" and name == "Log.append":
+            return self.kind == "json" or _is_bytes(value)
+        if parameter in ("key", "value", "topic", "headers") and name in ("Log.extend", "Log.load"):
+            return value is None or MAY_BE["key" if parameter == "value" else parameter](value)
+        may_be = MAY_BE.get(parameter)
+        return may_be is not None and bool(may_be(value))
+
+    def run(self) -> None:
+        """Call everything."""
+        for name, function, needed in targets(self.log, self.place):
+            signature = inspect.signature(function)
+            for p in signature.parameters.values():
+                if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+                    continue
+                for odd, make in ODD.items():
+                    if odd == "2**31" and p.name in ("ring", "size"):
+                        continue  # two gigabytes of disk, and right
+                    given = {p.name: make()}
+                    for other in signature.parameters.values():
+                        many = other.kind in (other.VAR_POSITIONAL, other.VAR_KEYWORD)
+                        if other.default is other.empty and other.name not in given and not many:
+                            given[other.name] = needed[other.name]()
+                    if "timeout" in signature.parameters and p.name != "timeout":
+                        given["timeout"] = 0.05
+                    self.call(name, function, odd, given)
+            self.check(name)
+
+    def check(self, name: str) -> None:
+        """After all calls of one function: the log is whole, and has what it acknowledged."""
+        if not self.log.verify().ok:
+            self.wrong.append(f"{self.kind}: after {name}: verify finds damage")
+        if self.kind != "ring" and len(list(self.log.read())) != self.acknowledged:
+            self.wrong.append(f"{self.kind}: after {name}: the events are not what was told")
+
+
+def main() -> None:
+    """Try one kind of log."""
+    kind, place = sys.argv[1], Path(sys.argv[2])
+    os.chdir(place)
+    logging.disable()
+    signal.signal(signal.SIGALRM, _late)
+    trial = Trial(kind, place)
+    trial.run()
+    print(json.dumps(trial.wrong))
+
+
+if __name__ == "__main__":
+    main()
