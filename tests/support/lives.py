@@ -23,6 +23,7 @@ import penstock
 from penstock import Conflict, Entry, Event, Io, Log, files
 from penstock._core import Given, rows_to_stage
 from penstock.recovery import STAGING
+from penstock.segment import is_name
 from penstock.staged import Writer, append_staged
 from tests.support.pages import History
 from tests.support.recorder import LOOSE, Keeper, Recorder, without_a_device
@@ -173,7 +174,8 @@ class Life:
         """Open the log and check that it holds what it must, and nothing else."""
         if self.recorder is not None:
             self.recorder.expect_repair()
-        self.logs[by] = log = penstock.open(self.path, segment_size=SEGMENT)
+        new = not os.path.isdir(self.path) or not any(map(is_name, os.listdir(self.path)))
+        self.logs[by] = log = penstock.open(self.path, segment_size=SEGMENT if new else None)
         count = check_events(log, self.ledger, self.ledger.must_hold(self.moment))
         self.ledger.keep(count, log.settings.segment_size)
         if rebooted:
