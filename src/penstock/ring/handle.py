@@ -7,6 +7,7 @@ and whoever has it open finds out when the name is another file's, of another si
 from __future__ import annotations
 
 import os
+import threading
 import time
 import weakref
 from contextlib import suppress
@@ -61,6 +62,7 @@ class RingHandle(Log):
         self._producers = Follower()
         self._holds: weakref.WeakSet[Hold] = weakref.WeakSet()
         self._leaving: Control | None = None  # what a resize, under way in this handle, goes from
+        self._moving = threading.RLock()  # who has it goes over to another file, or closes
         self._is_ring = True
         super().__init__(path, place_of(path), options, None)
 
@@ -219,7 +221,15 @@ class RingHandle(Log):
         ):
             self._read_frames_alone()
 
+    def close(self) -> None:
+        """As for any log; a resize that is under way in another thread ends first."""
+        with self._moving if not self._inherited else threading.RLock():
+            super().close()
+
     def _forget(self) -> None:
+        if self._inherited:  # in a child: whoever had it stayed with the parent
+            self._moving = threading.RLock()
+            self._leaving = None
         for hold in list(self._holds):
             hold.close()  # its reader will never move on
         self._header = None

@@ -6,7 +6,8 @@ and go on with the new file.
 
 from __future__ import annotations
 
-import time
+import _thread
+from collections.abc import Callable
 from dataclasses import replace
 
 from penstock import _core, files
@@ -14,6 +15,7 @@ from penstock import layout as L
 from penstock._core import Control
 from penstock.errors import AlreadyExists, Busy, PenstockError
 from penstock.leftovers import begins_as
+from penstock.parallel import Unwanted
 from penstock.ring.file import Header, check_shape, read_slots
 from penstock.ring.handle import RESIZED
 from penstock.ring.producers import Follower
@@ -24,15 +26,64 @@ from penstock.verify import Progress
 BACKUP_ATTEMPTS = 3
 
 
+class _Job:
+    """Work that an exception of a signal handler must not break off half-way.
+
+    Python runs signal handlers in the main thread alone, so the work runs in another one. Whoever
+    waits for it and is interrupted tells it so, and waits until it is undone or done.
+    """
+
+    def __init__(self, work: Callable[[Unwanted], None]) -> None:
+        self._work = work
+        self._unwanted = self._finished = False
+        self._running = _thread.allocate_lock()  # no Event: that is Python, and can be broken off
+        self._running.acquire()
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Do the work; raises what it raises, or what interrupted the wait for it."""
+        try:
+            _thread.start_new_thread(self._begin, ())
+        except RuntimeError as error:
+            raise Busy(f"there is no thread to resize the ring in: {error}; try again") from None
+        try:
+            self._wait()
+        except BaseException:
+            self._unwanted = True
+            self._wait()
+            raise
+        if self._error is not None:
+            raise self._error
+
+    def _wait(self) -> None:
+        while not self._finished:
+            self._running.acquire()
+
+    def _begin(self) -> None:
+        try:
+            self._work(lambda: self._unwanted)
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._finished = True
+            self._running.release()
+
+
 class RingMover(RingWriter):
     """Copies a ring into another file."""
 
     def _resize(self, nbytes: int) -> None:
+        """Resize in a thread of its own, which Ctrl-C does not reach: it is done, or not begun."""
         self._head()  # opens the log anew in a child
-        while not self._resize_from(self._live(), nbytes):
-            time.sleep(0.001)  # another thread is at it
+        job = _Job(lambda unwanted: self._resize_now(nbytes, unwanted))
+        job.run()
 
-    def _resize_from(self, attached: Control, nbytes: int) -> bool:
+    def _resize_now(self, nbytes: int, unwanted: Unwanted) -> None:
+        with self._moving:
+            self._check_writable()  # another thread may have closed it
+            self._resize_from(self._live(), nbytes, unwanted)
+
+    def _resize_from(self, attached: Control, nbytes: int, unwanted: Unwanted) -> None:
         header = self._known_header()
         index: int | None = header.index_capacity
         if index == header.file_bytes // L.RING_INDEX_SHARE:
@@ -42,9 +93,9 @@ class RingMover(RingWriter):
         failed: BaseException | None = None
         holds = replaced = False
         with attached.locked():
-            leaves, m = self._leaving is attached, self._ring
-            if leaves or attached is not self._ctl or m is None:
-                return False
+            m = self._ring
+            if m is None:
+                raise self._closed_error()
             if attached.get(L.C_POISONED):  # what is read may not be what was written
                 raise self._poisoned_error()
             self._repair_if_needed(attached, m)
@@ -59,7 +110,7 @@ class RingMover(RingWriter):
             try:
                 if not files.lock_exclusive(attached.held_fd, self.path):
                     raise busy
-                self._move(attached, header)
+                self._move(attached, header, unwanted)
             except BaseException as error:
                 failed = error
                 replaced = not files.same_file(attached.held_fd, self.path)
@@ -74,7 +125,6 @@ class RingMover(RingWriter):
             self._leaving = None
         if failed is not None:
             raise failed
-        return True
 
     def _hold_on(self, attached: Control, epoch: int) -> bool:
         """Go on as before; False if that cannot be: trying to be alone may give up the hold.
@@ -103,7 +153,7 @@ class RingMover(RingWriter):
             self._release()
             raise
 
-    def _move(self, attached: Control, header: Header) -> None:
+    def _move(self, attached: Control, header: Header, unwanted: Unwanted) -> None:
         """Under LOCK_EX and the write lock: put a copy of another shape in the file's place."""
         settings = self._read_settings(attached, still=True)
         assert settings is not None
@@ -112,6 +162,9 @@ class RingMover(RingWriter):
             files.unlink(temporary)
         header = replace(header, settings=settings.to_json(), created_ns=_core.now_ns())
         write_copy(self._source(), temporary, header, settings.file_mode)
+        if unwanted():
+            files.unlink(temporary)
+            raise KeyboardInterrupt
         name_copy(temporary, self.path, replace=True)
         attached.put(L.C_DURABLE_SEQ, attached.get(L.C_NEXT_SEQ) - 1)
         attached.put(L.C_DURABLE_POS, attached.get(L.C_HEAD))

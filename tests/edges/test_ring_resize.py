@@ -1,0 +1,211 @@
+"""Resizing a ring leaves it usable, or closed if that was asked for, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+import penstock
+from penstock import Closed
+
+STORM = bool(os.environ.get("PENSTOCK_STORM"))
+SIZES = ["2MiB", "3MiB", "4MiB", "2500KiB"]
+
+
+class Oracle:
+    """What was acknowledged, by seq."""
+
+    def __init__(self) -> None:
+        self.told: dict[int, bytes] = {}
+        self.twice: list[int] = []
+        self.errors: list[BaseException] = []
+        self._lock = threading.Lock()
+
+    def note(self, seq: int, value: bytes) -> None:
+        """An append of ``value`` returned ``seq``."""
+        with self._lock:
+            if seq in self.told:
+                self.twice.append(seq)
+            self.told[seq] = value
+
+    def check(self, path: Path, unsure: int = 0) -> None:
+        """Nothing was told twice, all that was told is there; ``unsure``: appends that failed."""
+        assert self.twice == []
+        assert self.errors == []
+        with penstock.open(path) as ring:
+            found = {event.seq: event.value for event in ring}
+            assert list(found) == list(range(1, ring.last_seq + 1))  # it was never full
+            assert self.told.items() <= found.items()
+            assert len(found) - len(self.told) <= unsure
+        assert penstock.verify(path).ok
+
+
+def started(*work: Callable[[], None], oracle: Oracle) -> list[threading.Thread]:
+    """Threads that note what they raise, unless it is that the ring was closed."""
+
+    def run(one: Callable[[], None]) -> None:
+        try:
+            one()
+        except Closed:
+            pass
+        except BaseException as error:
+            oracle.errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(one,)) for one in work]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def appender(ring: penstock.Log, oracle: Oracle, name: str, most: int) -> Callable[[], None]:
+    """Appends until there is enough, the ring is closed, or somebody says stop."""
+
+    def work() -> None:
+        for n in range(most):
+            value = f"{name}-{n}".encode()
+            oracle.note(ring.append(value, durable=n % 100 == 0), value)
+
+    return work
+
+
+def test_threads_resize_one_handle(tmp_path: Path) -> None:
+    """Threads resize a ring while others append: each event is acknowledged once and is there."""
+    for round_ in range(20 if STORM else 3):
+        path = tmp_path / f"{round_}.ring"
+        oracle = Oracle()
+        with penstock.create(path, ring="2MiB") as ring:
+
+            def resize(seed: int, ring: penstock.Log = ring) -> Callable[[], None]:
+                rng = random.Random(seed)
+
+                def work() -> None:
+                    for _ in range(12):
+                        ring.resize(rng.choice(SIZES))
+
+                return work
+
+            threads = started(
+                resize(1),
+                resize(2),
+                *(appender(ring, oracle, name, 2000) for name in "abc"),
+                oracle=oracle,
+            )
+            for thread in threads:
+                thread.join()
+            assert ring.append(b"after") == len(oracle.told) + 1
+            oracle.note(ring.last_seq, b"after")
+        oracle.check(path)
+
+
+def resize_through(ring: penstock.Log) -> None:
+    """One size after the other."""
+    for size in SIZES:
+        ring.resize(size)
+
+
+def test_close_during_resize(tmp_path: Path) -> None:
+    """close() in one thread while another resizes: the handle is closed, and nothing is lost."""
+    rng = random.Random(3)
+    for round_ in range(300 if STORM else 25):
+        path = tmp_path / f"{round_}.ring"
+        oracle = Oracle()
+        ring = penstock.create(path, ring="2MiB")
+        threads = started(
+            functools.partial(resize_through, ring),
+            appender(ring, oracle, "a", 100_000),
+            oracle=oracle,
+        )
+        while not oracle.told:
+            time.sleep(0)
+        time.sleep(rng.random() * 0.02)
+        ring.close()
+        assert ring.closed
+        for thread in threads:
+            thread.join()
+        assert ring.closed
+        with pytest.raises(Closed):
+            ring.append(b"x")
+        oracle.check(path, unsure=1)  # a durable append that was committed, and not synced
+        path.unlink()
+
+
+class Interrupting:
+    """Raises KeyboardInterrupt at the n-th line that the main thread executes below this."""
+
+    def __init__(self, n: int) -> None:
+        self.left = n
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> Interrupting:
+        if event in ("line", "call", "return"):
+            self.left -= 1
+            if self.left == 0:
+                signal.raise_signal(signal.SIGINT)
+        return self
+
+
+@pytest.mark.skipif(
+    threading.current_thread() is not threading.main_thread(), reason="signals need the main thread"
+)
+def test_ctrl_c_in_resize(tmp_path: Path) -> None:
+    """Interrupted at any line of resize, the handle goes on, at the old size or the new one."""
+    path = tmp_path / "c.ring"
+    oracle = Oracle()
+    with penstock.create(path, ring="2MiB") as ring:
+        n, done, tracing = 0, False, sys.gettrace()
+        while not done:
+            n += 1
+            oracle.note(ring.append(b"%d" % n), b"%d" % n)
+            try:
+                sys.settrace(Interrupting(n))
+                try:
+                    ring.resize(SIZES[n % 4])
+                    done = True
+                finally:
+                    sys.settrace(tracing)
+            except KeyboardInterrupt:
+                done = False
+            assert not ring.closed
+            oracle.note(ring.append(b"-%d" % n, durable=True), b"-%d" % n)
+        assert n > 10
+    oracle.check(path)
+
+
+def test_ctrl_c_at_any_time_in_resize(tmp_path: Path) -> None:
+    """Interrupted at any moment of resize, by a timer, the handle goes on and has every event."""
+    path = tmp_path / "t.ring"
+    oracle = Oracle()
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    rng = random.Random(5)
+    interrupted = 0
+    try:
+        with penstock.create(path, ring="2MiB") as ring:
+            for n in range(1, 2000 if STORM else 200):
+                oracle.note(ring.append(b"%d" % n), b"%d" % n)
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, 0.00001 + rng.random() * 0.006)
+                    try:
+                        ring.resize(SIZES[n % 4])
+                    finally:
+                        signal.setitimer(signal.ITIMER_REAL, 0)
+                except KeyboardInterrupt:
+                    interrupted += 1
+                assert not ring.closed
+                oracle.note(ring.append(b"-%d" % n), b"-%d" % n)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert interrupted
+    oracle.check(path)
