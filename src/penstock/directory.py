@@ -94,6 +94,29 @@ class Name(str):
         return str, (str(self),)
 
 
+class Held(str):
+    """The path of a file that is held by a descriptor; calls go by that, whatever has the name."""
+
+    __slots__ = ("_anchor",)
+
+    _anchor: Anchor | None
+
+    def __new__(cls, fd: int | None, path: str) -> Self:
+        """Take over ``fd``; None: of a file that was let go."""
+        self = super().__new__(cls, path)
+        self._anchor = None if fd is None else Anchor(fd)
+        return self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return str, (str(self),)
+
+    def anchor(self) -> Anchor:
+        """What to keep while the descriptor in it is used."""
+        if self._anchor is None or self._anchor.status() is None:
+            raise Closed(f"{self}: the log is closed; open it again")
+        return self._anchor
+
+
 class Anywhere:
     """Stands for no directory: the path alone says where a file is."""
 

@@ -18,7 +18,7 @@ import time
 from urllib.parse import unquote_to_bytes
 
 from penstock import _core
-from penstock.directory import Anchor, Anywhere, Directory, Name, locate
+from penstock.directory import Anchor, Anywhere, Directory, Held, Name, locate
 from penstock.errors import Busy, PenstockError, Usage, WrongType, from_os, gone_error
 
 _PUNCH_HOLE = 0x02
@@ -133,6 +133,17 @@ def hold_dir(path: str) -> Directory:
         return Directory(os.open(name, flags, dir_fd=at.fd), os.path.abspath(path))
 
 
+def hold_file(path: str) -> Held:
+    """Hold the file that ``path`` names now; a link in the last place is refused."""
+    with _doing("opening", path):
+        name, at = locate(path)
+        fd = os.open(name, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=at.fd)
+        if stat.S_ISLNK(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        return Held(fd, path)
+
+
 def open_dir(path: str | Directory) -> int:
     """Open a directory for locking and syncing."""
     with _doing("opening", path):
@@ -143,8 +154,11 @@ def open_dir(path: str | Directory) -> int:
 def open_file(path: str, *, write: bool) -> int:
     """Open an existing file; a link in the last place is refused, and a pipe never blocks."""
     with _doing("opening", path):
-        name, at = locate(path)
         mode = os.O_RDWR if write else os.O_RDONLY
+        if isinstance(path, Held):
+            anchor = path.anchor()
+            return os.open(f"/proc/self/fd/{anchor.fd}", mode | os.O_CLOEXEC | os.O_NONBLOCK)
+        name, at = locate(path)
         return os.open(name, mode | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=at.fd)
 
 
@@ -528,6 +542,9 @@ def inode(path: str) -> int:
 
 def same_file(fd: int, path: str) -> bool:
     """Whether ``path`` still names the file behind ``fd``."""
+    if isinstance(path, Held):
+        held, here = os.fstat(path.anchor().fd), os.fstat(fd)
+        return (held.st_dev, held.st_ino) == (here.st_dev, here.st_ino)
     name, at = locate(path)
     try:
         there = os.stat(name, dir_fd=at.fd, follow_symlinks=False)

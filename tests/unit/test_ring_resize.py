@@ -353,15 +353,15 @@ def test_a_name_that_is_not_on_the_device(
     """Nothing more is appended before somebody has synced the name; then everything is there."""
     ring = filled(file, "64KiB")
     before = events(ring)
-    sync_name, calls = files.sync_name, itertools.count()
+    sync_dir, calls = files.sync_dir, itertools.count()
 
-    def fail(path: str) -> None:
+    def fail(fd: int, path: str) -> None:
         if next(calls) == 0 or lasts:
             broken(path)
-        sync_name(path)
+        sync_dir(fd, path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "sync_name", fail)
+        patch.setattr(files, "sync_dir", fail)
         with pytest.raises(penstock.Io):
             ring.resize("128KiB")
     with pytest.raises(penstock.Closed if lasts else penstock.Poisoned):

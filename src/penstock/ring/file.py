@@ -47,7 +47,7 @@ def is_ring(path: str) -> bool:
 
 def place_of(path: str) -> Place:
     """Where control is: in a page of the ring itself."""
-    return Place(path, path, L.RING_CONTROL_OFFSET)
+    return Place(str(path), path, L.RING_CONTROL_OFFSET)
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,7 +392,7 @@ def map_ring(path: str, *, write: bool = False) -> tuple[RingMap, Header]:
 
 def as_map(fd: int, path: str, header: Header, *, write: bool) -> RingMap:
     """The map of an open ring with that header; it owns the descriptor from now on."""
-    m = RingMap(fd, path, header.file_bytes, write)
+    m = RingMap(fd, str(path), header.file_bytes, write)
     m.settings = header.settings
     m.base_seq = header.base_seq
     m.generation = header.generation

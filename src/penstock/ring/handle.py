@@ -6,6 +6,7 @@ and whoever has it open finds out when the name is another file's, of another si
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -16,13 +17,32 @@ from penstock import _core, control, durability, files
 from penstock import layout as L
 from penstock._core import Control, Hold, RingMap
 from penstock.control import Words
+from penstock.directory import Held
 from penstock.durability import Snapshot, poisoning
-from penstock.errors import Busy, Corrupt, Io, PenstockError, Usage
+from penstock.errors import (
+    Busy,
+    Corrupt,
+    Gone,
+    Io,
+    NotFound,
+    PenstockError,
+    UnsupportedVersion,
+    Usage,
+)
 from penstock.leftovers import begins_as
 from penstock.log import Log
 from penstock.ring import ends as ring_ends
 from penstock.ring.ends import Ends
-from penstock.ring.file import Header, Slot, map_ring, place_of, read_slots, sweep, write_slot
+from penstock.ring.file import (
+    Header,
+    Slot,
+    map_ring,
+    place_of,
+    read_header,
+    read_slots,
+    sweep,
+    write_slot,
+)
 from penstock.ring.producers import Follower
 from penstock.saying import logger
 from penstock.settings import Options, Settings
@@ -50,6 +70,24 @@ def _is_plausible(words: Words, slots: list[Slot]) -> bool:
     )
 
 
+def _uuid_at(path: str) -> bytes | None:
+    """The uuid of the ring that has a name; None if there is none."""
+    try:
+        fd = files.open_file(path, write=False)
+    except NotFound:
+        return None
+    except Io as error:
+        if error.errno != errno.ELOOP:
+            raise
+        return None
+    try:
+        return read_header(fd, path).uuid
+    except (Corrupt, UnsupportedVersion):
+        return None
+    finally:
+        files.close(fd)
+
+
 class RingHandle(Log):
     """The ring's file as one handle has it."""
 
@@ -64,10 +102,41 @@ class RingHandle(Log):
         self._leaving: Control | None = None  # what a resize, under way in this handle, goes from
         self._moving = threading.RLock()  # who has it goes over to another file, or closes
         self._is_ring = True
-        super().__init__(path, place_of(path), options, None)
+        self._parent = files.hold_dir(os.path.dirname(path))
+        self._name = self._parent.file(os.path.basename(path))
+        self._known_uuid: bytes | None = None  # not known yet
+        self._file = files.hold_file(self._name)  # the ring, whatever its name is by now
+        super().__init__(path, place_of(self._file), options, None)
+
+    def _hold_named(self) -> None:
+        """Go on with the file that has the ring's name."""
+        self._file = files.hold_file(self._name)
+        self._place = place_of(self._file)
+
+    def _is_replaced(self) -> bool:
+        """Whether the ring is another file by now, of another size.
+
+        `Gone` if it was deleted, or another ring took its place. One that was renamed is itself.
+        """
+        if files.same_file(self._file.anchor().fd, self._name):
+            return False
+        if self._known_uuid is None or _uuid_at(self._name) == self._known_uuid:
+            return True
+        if not files.is_linked(self._file.anchor().fd, self.path):
+            raise self._gone_error()
+        return False
+
+    def _check_there(self) -> None:
+        m = self._ring
+        if m is None or self._inherited or self._leaving is not None or m.fd < 0:
+            return
+        if not files.is_linked(m.fd, self.path) and m is self._ring and self._leaving is None:
+            raise self._gone_error()
 
     def _open_held(self) -> int:
-        return files.open_file(self.path, write=self._writable)
+        if self._is_replaced():
+            self._hold_named()
+        return files.open_file(self._file, write=self._writable)
 
     def _attach(self, new: Settings | None) -> None:
         for _ in range(OPEN_ATTEMPTS):
@@ -80,8 +149,8 @@ class RingHandle(Log):
         if attached is None:
             super()._adopt(None, held_fd)
             return
-        m, header = map_ring(self.path, write=self._writable)
-        if not files.same_file(held_fd, self.path) or not files.same_file(m.fd, self.path):
+        m, header = map_ring(self._file, write=self._writable)
+        if not files.same_file(held_fd, self._file) or self._is_replaced():
             raise _Replaced
         if self._writable and attached.get(L.C_EPOCH) & L.EPOCH_MOVED:
             with attached.locked(self._timeout):  # whoever was about to move it died before it did
@@ -112,18 +181,22 @@ class RingHandle(Log):
     def _know(self, m: RingMap, header: Header) -> None:
         """Forget what was known of another file."""
         m.coder = self._coder
+        m.home_fd = m.fd if self._writable else -1  # appends look whether it was deleted
+        self._known_uuid = header.uuid
         self._header = header
         self._settings_seen = None
         self._producers = Follower()
 
     def _first_open(self, held_fd: int, new: Settings | None, lock_fd: int) -> None:
-        if not files.same_file(held_fd, self.path):
+        if not files.same_file(held_fd, self._file) or self._is_replaced():
             raise _Replaced
-        if begins_as(self.path + RESIZED, L.RING_MAGIC):
-            files.unlink(self.path + RESIZED)
-        if os.fstat(held_fd).st_nlink > 1:
-            sweep(self.path)
-        m, header = map_ring(self.path, write=True)
+        if files.same_file(held_fd, self._name):
+            left = self._parent.file(self._name.base + RESIZED)
+            if begins_as(left, L.RING_MAGIC):
+                files.unlink(left)
+            if os.fstat(held_fd).st_nlink > 1 and files.same_file(held_fd, self.path):
+                sweep(self.path)
+        m, header = map_ring(self._file, write=True)
         hint = control.old_words(self._place, header.uuid)
         stray = control.stray_words(self._place, header.uuid)
         epoch = self._begin_epoch(held_fd)
@@ -144,7 +217,7 @@ class RingHandle(Log):
                     words[at] = hint[at]
             if not trusted:
                 with suppress(PermissionError):  # who may not look there has resized nothing
-                    files.sync_parent(self.path)
+                    self._sync_parent()
                 for start, end in ring_ends.pieces(ends):
                     m.redirty(start, end)
             if not trusted or (slots and slots[0].clean):
@@ -180,6 +253,14 @@ class RingHandle(Log):
             L.C_GUARD_END: slot.head,
         }
 
+    def _sync_parent(self) -> None:
+        """Have the name of the ring on disk."""
+        fd = files.open_dir(self._parent)
+        try:
+            files.sync_dir(fd, self._parent.path)
+        finally:
+            files.close(fd)
+
     def _begin_epoch(self, held_fd: int) -> int:
         """Under LOCK_EX: have readers without control know that the file is about to change."""
         at = L.RING_CONTROL_OFFSET + L.C_EPOCH
@@ -191,7 +272,7 @@ class RingHandle(Log):
 
     def _read_frames_alone(self) -> None:
         while True:
-            m, header = map_ring(self.path)
+            m, header = map_ring(self._file)
             hint = control.old_words(self._place, header.uuid)
             stray = control.stray_words(self._place, header.uuid)
             epoch = m.epoch()
@@ -204,9 +285,8 @@ class RingHandle(Log):
 
     def _look_again(self) -> None:
         with self._looking:
-            if self._static is not None and not files.same_file(self._held_fd, self.path):
-                if not files.exists(self.path):
-                    return  # deleted; what was opened is still there
+            if self._static is not None and self._is_moved():
+                self._hold_named()
                 fd = self._open_held()
                 _core.own_fd(fd)
                 old, self._held_fd = self._held_fd, fd
@@ -214,10 +294,17 @@ class RingHandle(Log):
             with suppress(_Replaced):  # just now: next time
                 super()._look_again()
 
+    def _is_moved(self) -> bool:
+        """For a reader: whether to go on in another file. What was opened can still be read."""
+        try:
+            return self._is_replaced()
+        except Gone:
+            return False
+
     def _grow_static(self) -> None:
         m = self._ring
         if m is not None and (
-            m.epoch() != self._static_epoch or not files.same_file(m.fd, self.path)
+            m.epoch() != self._static_epoch or not files.same_file(m.fd, self._file)
         ):
             self._read_frames_alone()
 
@@ -225,6 +312,12 @@ class RingHandle(Log):
         """As for any log; a resize that is under way in another thread ends first."""
         with self._moving if not self._inherited else threading.RLock():
             super().close()
+
+    def _release(self, *, give_back: bool = False) -> None:
+        super()._release(give_back=give_back)
+        self._parent.close()
+        self._file = Held(None, self.path)
+        self._place = place_of(self._file)
 
     def _forget(self) -> None:
         if self._inherited:  # in a child: whoever had it stayed with the parent
@@ -363,7 +456,7 @@ class RingHandle(Log):
 
     def _new_hold(self, attached: Control, position: int) -> Hold:
         """Under the write lock: have writers wait for a reader that stands there."""
-        fd = files.open_file(self.path, write=True)
+        fd = files.open_file(self._file, write=True)
         try:
             slot = next(
                 (i for i in range(L.HOLDS_MAX) if _core.try_lock_byte(fd, L.HOLD_BYTE + i)), None

@@ -110,7 +110,7 @@ class RingLog(RingMover):
             first_seq=first,
             next_seq=after,
             segments=0,
-            disk_bytes=os.stat(self.path).st_blocks * 512,
+            disk_bytes=os.fstat(m.fd).st_blocks * 512,
             ring=Ring(
                 file_bytes=header.file_bytes,
                 ring_offset=header.data_offset,
@@ -130,8 +130,8 @@ class RingLog(RingMover):
         )
 
     def _verify(self, progress: Progress | None) -> Report:
-        return ring_check.verify(self.path, progress)
+        return ring_check.verify(self._file, progress)
 
     def _repair(self, to: str | os.PathLike[str] | None, progress: Progress | None) -> Plan:
         target = files.path_text(to) if to is not None else None
-        return ring_mend.repair(self.path, target, False, progress)
+        return ring_mend.repair(self._file, target, False, progress)

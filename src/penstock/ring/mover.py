@@ -13,7 +13,8 @@ from dataclasses import replace
 from penstock import _core, files
 from penstock import layout as L
 from penstock._core import Control
-from penstock.errors import AlreadyExists, Busy, PenstockError
+from penstock.directory import Name
+from penstock.errors import AlreadyExists, Busy, Gone, PenstockError
 from penstock.leftovers import begins_as
 from penstock.parallel import Unwanted
 from penstock.ring.file import Header, check_shape, read_slots
@@ -72,6 +73,8 @@ class _Job:
 class RingMover(RingWriter):
     """Copies a ring into another file."""
 
+    _swapped = False  # whether the resize under way has given the name to the new file
+
     def _resize(self, nbytes: int) -> None:
         """Resize in a thread of its own, which Ctrl-C does not reach: it is done, or not begun."""
         self._head()  # opens the log anew in a child
@@ -107,13 +110,14 @@ class RingMover(RingWriter):
             epoch = attached.get(L.C_EPOCH) & ~L.EPOCH_MOVED
             self._leaving = attached  # other threads wait, whatever comes
             attached.put(L.C_EPOCH, epoch | L.EPOCH_MOVED)
+            self._swapped = False
             try:
                 if not files.lock_exclusive(attached.held_fd, self.path):
                     raise busy
                 self._move(attached, header, unwanted)
             except BaseException as error:
                 failed = error
-                replaced = not files.same_file(attached.held_fd, self.path)
+                replaced = self._swapped
                 holds = not replaced and self._hold_on(attached, epoch)
             attached.wake_all()
         try:
@@ -157,7 +161,9 @@ class RingMover(RingWriter):
         """Under LOCK_EX and the write lock: put a copy of another shape in the file's place."""
         settings = self._read_settings(attached, still=True)
         assert settings is not None
-        temporary = self.path + RESIZED
+        if not files.same_file(attached.held_fd, self._name):
+            raise self._elsewhere()
+        temporary = self._parent.file(self._name.base + RESIZED)
         if begins_as(temporary, L.RING_MAGIC):  # else it is not ours, and the copy is refused
             files.unlink(temporary)
         header = replace(header, settings=settings.to_json(), created_ns=_core.now_ns())
@@ -165,9 +171,28 @@ class RingMover(RingWriter):
         if unwanted():
             files.unlink(temporary)
             raise KeyboardInterrupt
-        name_copy(temporary, self.path, replace=True)
+        self._swap(temporary, attached.held_fd)
         attached.put(L.C_DURABLE_SEQ, attached.get(L.C_NEXT_SEQ) - 1)
         attached.put(L.C_DURABLE_POS, attached.get(L.C_HEAD))
+
+    def _swap(self, temporary: Name, held_fd: int) -> None:
+        """Give the finished copy the ring's name, if that is still the name of this ring."""
+        files.exchange(temporary, self._name)
+        if not files.same_file(held_fd, temporary):  # another file has taken the name just now
+            files.exchange(temporary, self._name)
+            files.unlink(temporary)
+            raise self._elsewhere()
+        self._swapped = True
+        files.unlink(temporary)
+        _core.fail_point("ring.replaced")
+        self._sync_parent()
+
+    def _elsewhere(self) -> Gone:
+        return Gone(
+            f"{self.path}: the ring was deleted, renamed or replaced since it was opened; nothing "
+            "was changed: open it by its name to resize it",
+            filename=self.path,
+        )
 
     def _source(self) -> Source:
         """Everything that is in the ring now."""
@@ -207,7 +232,7 @@ class RingMover(RingWriter):
             with self._live().locked():  # writers lap whoever copies; so they wait
                 behind = write_copy(self._source(), partial, header, settings.file_mode)
         assert behind is not None
-        name_copy(partial, target, replace=False)
+        name_copy(partial, target)
         if progress is not None:
             progress(header.file_bytes, header.file_bytes)
         return behind - 1

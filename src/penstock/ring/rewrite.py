@@ -105,14 +105,10 @@ def _fill(source: Source, target: RingMap, header: Header) -> tuple[Header, Slot
     return header, slot
 
 
-def name_copy(temporary: str, path: str, *, replace: bool) -> None:
-    """Give a finished copy its name, on the device; never over another file unless told to."""
-    if replace:
-        files.rename(temporary, path)
-    else:
-        try:
-            files.link(temporary, path)
-        finally:
-            files.unlink(temporary)
-    _core.fail_point("ring.replaced")
+def name_copy(temporary: str, path: str) -> None:
+    """Give a finished copy its name, on disk; never over another file."""
+    try:
+        files.link(temporary, path)
+    finally:
+        files.unlink(temporary)
     files.sync_parent(path)
