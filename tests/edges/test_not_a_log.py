@@ -122,10 +122,11 @@ def test_what_dead_processes_left_is_swept(path: Path) -> None:
     put(path / "load.2-0.tmp" / f"{1:020d}.seg", L.SEGMENT_MAGIC + b"rest")
     put(path / "load.2-0.tmp" / f"{9:020d}.seg", BEGUN + bytes(100) + b"frames")
     put(path / "load.2-0.tmp" / "next.tmp", bytes(10))
+    put(path / "load.2-0.tmp" / "writers.lock", b"")
     (path / "load.2-1.tmp").mkdir()
     with penstock.open(path) as log:
         assert log.append(b"1") == 1
-    assert sorted(os.listdir(path)) == [f"{1:020d}.seg", "control"]
+    assert sorted(os.listdir(path)) == [f"{1:020d}.seg", "control", "writers.lock"]
 
 
 @pytest.mark.parametrize("name", ["next.7.tmp", "load.1-1.tmp/precious", "next.tmp"])
@@ -211,7 +212,7 @@ def test_a_killed_load_leaves_nothing(
         assert [e.value for e in log] == [b"first", b"second"]
         assert log.stats().spurious == {}
         assert log.load(values(300)) == range(3, 303)
-    left = [n for n in os.listdir(path) if not n.endswith(".seg") and n != "control"]
+    left = [n for n in os.listdir(path) if not n.endswith((".seg", ".lock")) and n != "control"]
     assert left == []
     assert penstock.verify(path).ok
     said = [r.getMessage() for r in caplog.records]
