@@ -190,6 +190,13 @@ cdef class Control:
         """Whether a handle that may append is alive, be it in another process."""
         return has_writers(self.owners_fd)
 
+    def is_alone(self):
+        """Whether no other handle that may append is alive; an error if the system does not tell."""
+        cdef int held = psk_ofd_held_from(self.owners_fd, PSK_TOKEN_BYTE)
+        if held < 0:
+            raise from_os(OSError(-held, ""), "locking", "control")
+        return held == 0
+
     def is_alive(self, uint32_t token):
         """Whether the handle that has ``token`` is alive."""
         return token == self.token or psk_ofd_held(self.owners_fd, PSK_TOKEN_BYTE + token) != 0

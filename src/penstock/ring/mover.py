@@ -105,7 +105,7 @@ class RingMover(RingWriter):
             busy = Busy(
                 f"{self.path}: others have the ring open; resize it when they have closed it"
             )
-            if attached.has_writers():
+            if not attached.is_alone():
                 raise busy
             epoch = attached.get(L.C_EPOCH) & ~L.EPOCH_MOVED
             self._leaving = attached  # other threads wait, whatever comes
