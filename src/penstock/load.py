@@ -150,8 +150,6 @@ class Private:
         self._log = log
         settings = log.settings
         self._attached = log._live()
-        home = log._directory
-        self._path = home.file(f"{LOAD}{self._attached.token}-{next(_attempts)}.tmp")
         self._files: list[Name] = []
         self._headers: list[Header] = []
         self.count = 1
@@ -167,8 +165,16 @@ class Private:
             after, _ = successor_of(end)
         self._first = replace(after, producers_bytes=0, producers_crc=0)
         self._into: SegmentedLog | None = None
-        files.make_dir(self._path, settings.dir_mode)
+        self._path = self._make_dir(settings.dir_mode)
         self._directory = files.hold_dir(self._path)
+
+    def _make_dir(self, mode: int) -> Name:
+        """A new directory for the private log; what has such a name already is not touched."""
+        while True:
+            name = f"{LOAD}{self._attached.token}-{next(_attempts)}.tmp"
+            path = self._log._directory.file(name)
+            if files.make_dir(path, mode):
+                return path
 
     def _end(self) -> Active:
         """Under the write lock: the active segment, in order, with room for the first event."""

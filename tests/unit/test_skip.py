@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import penstock
+from penstock import headers
 from penstock import layout as L
 from tests.unit import broken, oracle
 from tests.unit.broken import STORM, Built, facts
@@ -98,8 +99,9 @@ def test_every_bit(built: Built, tmp_path: Path, number: int) -> None:
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_damaged_header_costs_its_segment(built: Built, copy: Path, number: int) -> None:
-    """A segment whose header cannot be read is passed over whole; the others are read."""
-    broken.flip(copy / built.segments[number].path.name, 40, 2)
+    """A segment of which no copy of the header can be read is passed over; the others are read."""
+    for at in (0, *headers.COPIES):
+        broken.flip(copy / built.segments[number].path.name, at + 40, 2)
     lost = built.seqs_of(number)
     with penstock.open(copy, mode="r") as log:
         skipping(log, built.truth, lost)
@@ -204,7 +206,7 @@ def test_beside_a_writer(path: Path) -> None:
 def test_the_option_is_checked(log: penstock.Log) -> None:
     """Anything but "raise" and "skip" is a Usage error."""
     for call in (log.read, log.follow):
-        with pytest.raises(penstock.Usage, match="damaged is"):
+        with pytest.raises(penstock.Usage, match="damaged must be"):
             call(damaged="ignore")  # type: ignore[arg-type]
 
 
