@@ -1,8 +1,8 @@
 """What a process that died left in a log's directory: known by what it holds, not only by its name.
 
 A directory may be somebody else's, and hold a file that is called like one of ours. So nothing is
-deleted or overwritten unless it begins as our files do, or holds nothing but zeros: then it was
-just created, or not written when the machine lost power.
+deleted or overwritten unless it begins as our files do, or with a whole sector of zeros: then it
+was just created, or its first sector was not written when the machine lost power.
 """
 
 from __future__ import annotations
@@ -24,14 +24,8 @@ NOTE = "named"  # in that directory: which files the load has given, or is givin
 _PREPARED = re.compile(r"next\.(\d+|repair-\d{20})\.tmp")
 _LOAD = re.compile(r"load\.\d+-\d+\.tmp")
 _NOTE_START = b"PSKNAMED\n"
-_STEP = 1 << 20
-_MARKS = {  # what the pages before the index begin with
-    0: (L.SEGMENT_MAGIC, segment.BEGUN),
-    L.SLOT_A_OFFSET: (L.SLOT_MAGIC,),
-    L.COPY_A_OFFSET: (L.SEGMENT_MAGIC,),
-    L.SLOT_B_OFFSET: (L.SLOT_MAGIC,),
-    L.COPY_B_OFFSET: (L.SEGMENT_MAGIC,),
-}
+_NOTE_BYTES_MAX = 1 << 20
+_SECTOR = 512
 
 
 def is_leftover_name(name: str) -> bool:
@@ -41,82 +35,43 @@ def is_leftover_name(name: str) -> bool:
     )
 
 
-def is_ours(path: Name, *, in_log: bool = True) -> bool:
-    """Whether what has that name holds what Penstock puts there.
-
-    In a log, a segment whose first pages a loss of power left empty counts as one; elsewhere only
-    what holds nothing but zeros does.
-    """
+def is_ours(path: Name) -> bool:
+    """Whether what has that name holds what Penstock puts there."""
     name = path.base
     if _LOAD.fullmatch(name):
-        return _is_load(path, in_log)
+        return _is_load(path)
     if name in (control.NAME, control.TEMPORARY):
         return begins_as(path, L.CONTROL_MAGIC)
     if name == locks.NAME:
         return locks.is_ours(path.directory)
     if name == NEXT or _PREPARED.fullmatch(name) or segment.is_name(name):
-        return _begins_as_segment(path, in_log)
+        return begins_as(path, L.SEGMENT_MAGIC, segment.BEGUN)
     return name == NOTE and begins_as(path, _NOTE_START)
 
 
-def _is_load(path: Name, in_log: bool) -> bool:
+def _is_load(path: Name) -> bool:
     """Whether a directory holds nothing but the files of a load."""
     try:
         directory = files.hold_dir(path)
         names = files.list_dir(directory)
     except PenstockError:
         return False  # a file, a link, or gone
-    return all(
-        is_ours(directory.file(n), in_log=in_log) and not _LOAD.fullmatch(n) for n in names
-    )
+    return all(is_ours(directory.file(n)) and not _LOAD.fullmatch(n) for n in names)
 
 
-def begins_as(path: str, magic: bytes) -> bool:
-    """Whether a file begins with ``magic``, or holds only zeros; False for what is no file."""
-    fd = _open(path)
-    if fd is None:
-        return False
-    try:
-        return files.read_at(fd, len(magic), 0, path) == magic or _is_zero(fd, path)
-    finally:
-        files.close(fd)
-
-
-def _begins_as_segment(path: str, in_log: bool) -> bool:
-    """Whether a file is a segment that was begun, of which any page may have been lost."""
-    fd = _open(path)
-    if fd is None:
-        return False
-    try:
-        start = files.read_at(fd, L.INDEX_OFFSET, 0, path)
-        marked = any(start.startswith(magics, at) for at, magics in _MARKS.items())
-        return marked or (in_log and not start.strip(b"\0")) or _is_zero(fd, path)
-    finally:
-        files.close(fd)
-
-
-def _open(path: str) -> int | None:
-    """A descriptor to read from; None for a link, for what is no file, and for what is gone."""
+def begins_as(path: str, *magics: bytes) -> bool:
+    """Whether a file begins with one of these, or with a sector of zeros; False for no file."""
     try:
         fd = files.open_file(path, write=False)
     except PenstockError:
-        return None
-    if stat.S_ISREG(os.fstat(fd).st_mode):
-        return fd
-    files.close(fd)
-    return None
-
-
-def _is_zero(fd: int, path: str) -> bool:
-    at = files.next_data(fd, 0, path)
-    while at is not None:
-        data = files.read_at(fd, _STEP, at, path)
-        if not data:
-            return True
-        if data.strip(b"\0"):
+        return False  # a link, or gone
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
             return False
-        at = files.next_data(fd, at + len(data), path)
-    return True
+        start = files.read_at(fd, _SECTOR, 0, path)
+        return start.startswith(magics) or not start.strip(b"\0")
+    finally:
+        files.close(fd)
 
 
 def sweep(directory: Directory, names: list[str]) -> None:
@@ -179,7 +134,7 @@ def abandoned(directory: Directory) -> set[tuple[str, int]]:
         except NotFound:
             continue
         try:
-            text = files.read_at(fd, _STEP, 0, note)
+            text = files.read_at(fd, _NOTE_BYTES_MAX, 0, note)
         finally:
             files.close(fd)
         if text.startswith(_NOTE_START):

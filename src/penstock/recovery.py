@@ -36,7 +36,7 @@ def check_is_free(directory: Directory) -> None:
         if name not in DIRECTORIES
         and not (
             (name in (control.NAME, locks.NAME) or leftovers.is_leftover_name(name))
-            and leftovers.is_ours(directory.file(name), in_log=False)
+            and leftovers.is_ours(directory.file(name))
         )
     ]
     if others:
