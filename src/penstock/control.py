@@ -38,7 +38,7 @@ from typing import Self
 from penstock import _core, files, locks
 from penstock import layout as L
 from penstock._core import Control
-from penstock.directory import Directory
+from penstock.directory import Directory, Name
 from penstock.errors import Busy, Io, NotFound, PenstockError, from_os
 
 NAME = "control"
@@ -113,9 +113,9 @@ def _page(fd: int, uuid: bytes, words: Words) -> bytes:
     return bytes(page)
 
 
-def build(directory: Directory, uuid: bytes, words: Words, mode: int) -> None:
-    """Make control from ``words`` as a file of its own, under LOCK_EX."""
-    name, temporary = directory.file(NAME), directory.file(TEMPORARY)
+def build(directory: Directory, temporary: Name, uuid: bytes, words: Words, mode: int) -> None:
+    """Make control from ``words`` as a file of its own, by way of another, under LOCK_EX."""
+    name = directory.file(NAME)
     files.unlink(temporary)
     fd = files.create_file(temporary, mode)
     try:

@@ -21,17 +21,25 @@ NEXT = "next.tmp"
 LOAD = "load."  # a directory: a load that is not part of the log yet
 NOTE = "named"  # in that directory: which files the load has given, or is giving, a segment's name
 
+_CONTROL_TEMPORARY = (control.TEMPORARY, "control.0.tmp")
 _PREPARED = re.compile(r"next\.(\d+|repair-\d{20})\.tmp")
 _LOAD = re.compile(r"load\.\d+-\d+\.tmp")
 _NOTE_START = b"PSKNAMED\n"
 _NOTE_BYTES_MAX = 1 << 20
 _SECTOR = 512
+_MARKS = {  # what the pages before the index begin with
+    0: (L.SEGMENT_MAGIC, segment.BEGUN),
+    L.SLOT_A_OFFSET: (L.SLOT_MAGIC,),
+    L.COPY_A_OFFSET: (L.SEGMENT_MAGIC,),
+    L.SLOT_B_OFFSET: (L.SLOT_MAGIC,),
+    L.COPY_B_OFFSET: (L.SEGMENT_MAGIC,),
+}
 
 
 def is_leftover_name(name: str) -> bool:
     """Whether a name is one that unfinished work has."""
     return bool(
-        name in (control.TEMPORARY, NEXT) or _PREPARED.fullmatch(name) or _LOAD.fullmatch(name)
+        name in (*_CONTROL_TEMPORARY, NEXT) or _PREPARED.fullmatch(name) or _LOAD.fullmatch(name)
     )
 
 
@@ -40,12 +48,12 @@ def is_ours(path: Name) -> bool:
     name = path.base
     if _LOAD.fullmatch(name):
         return _is_load(path)
-    if name in (control.NAME, control.TEMPORARY):
+    if name == control.NAME or name in _CONTROL_TEMPORARY:
         return begins_as(path, L.CONTROL_MAGIC)
     if name == locks.NAME:
         return locks.is_ours(path.directory)
     if name == NEXT or _PREPARED.fullmatch(name) or segment.is_name(name):
-        return begins_as(path, L.SEGMENT_MAGIC, segment.BEGUN)
+        return _begins_as_segment(path)
     return name == NOTE and begins_as(path, _NOTE_START)
 
 
@@ -59,17 +67,31 @@ def _is_load(path: Name) -> bool:
     return all(is_ours(directory.file(n)) and not _LOAD.fullmatch(n) for n in names)
 
 
-def begins_as(path: str, *magics: bytes) -> bool:
-    """Whether a file begins with one of these, or with a sector of zeros; False for no file."""
+def begins_as(path: str, magic: bytes) -> bool:
+    """Whether a file begins with ``magic``, or with a sector of zeros; False for what is none."""
+    start = _start_of(path)
+    return start is not None and (start.startswith(magic) or not start[:_SECTOR].strip(b"\0"))
+
+
+def _begins_as_segment(path: str) -> bool:
+    """Whether a file is a segment that was begun, of which any sector may have been lost."""
+    start = _start_of(path)
+    if start is None:
+        return False
+    marked = any(start.startswith(magics, at) for at, magics in _MARKS.items())
+    return marked or not start[:_SECTOR].strip(b"\0")
+
+
+def _start_of(path: str) -> bytes | None:
+    """The pages before a segment's index; None for a link, for no file, and for what is gone."""
     try:
         fd = files.open_file(path, write=False)
     except PenstockError:
-        return False  # a link, or gone
+        return None
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return False
-        start = files.read_at(fd, _SECTOR, 0, path)
-        return start.startswith(magics) or not start.strip(b"\0")
+            return None
+        return files.read_at(fd, L.INDEX_OFFSET, 0, path)
     finally:
         files.close(fd)
 
@@ -80,7 +102,6 @@ def sweep(directory: Directory, names: list[str]) -> None:
         if is_leftover_name(name) and not name.startswith(LOAD) and is_ours(directory.file(name)):
             files.unlink(directory.file(name))
     _keep_foreign_control(directory.file(control.NAME))
-    check_way(directory.file(control.TEMPORARY))
 
 
 def sweep_loads(directory: Directory, names: list[str]) -> None:
@@ -90,14 +111,22 @@ def sweep_loads(directory: Directory, names: list[str]) -> None:
             files.remove_tree(directory.file(name))
 
 
-def check_way(path: Name) -> None:
-    """Raise if something that is not ours stands where a log needs a file; it is never moved."""
-    if files.exists(path) and not is_ours(path):
+def free_name(directory: Directory, name: str) -> Name:
+    """A file of ours called ``name``; called otherwise if somebody else's file has that name.
+
+    Such a file is never touched. It may also be one of ours that a loss of power left garbled.
+    """
+    path = directory.file(name)
+    if not files.exists(path) or is_ours(path):
+        return path
+    other = directory.file(f"{name.removesuffix('.tmp')}.0.tmp")
+    if files.exists(other) and not is_ours(other):
         raise AlreadyExists(
-            f"{path}: is not part of this log, and stands where it needs a file of that name; "
+            f"{other}: is not part of this log, and stands where it needs a file of that name; "
             "move it away and try again",
-            filename=str(path),
+            filename=str(other),
         )
+    return other
 
 
 def _keep_foreign_control(path: Name) -> None:

@@ -71,9 +71,8 @@ def start_segment(directory: Directory, header: Header, table: bytes, settings: 
 
     A file whose sync failed is thrown away: nobody may take it for one on the device.
     """
-    temporary = directory.file(NEXT)
+    temporary = leftovers.free_name(directory, NEXT)
     if not _fits(temporary, header):
-        leftovers.check_way(temporary)
         files.unlink(temporary)
         files.close(
             segment.prepare_file(
@@ -93,7 +92,7 @@ def start_segment(directory: Directory, header: Header, table: bytes, settings: 
 
 def _fits(temporary: Name, header: Header) -> bool:
     """Whether a file prepared earlier has its first blocks where this header wants them."""
-    if not files.exists(temporary) or not leftovers.is_ours(temporary):
+    if not files.exists(temporary):
         return False
     fd = files.open_file(temporary, write=False)
     try:
@@ -106,7 +105,7 @@ def name_segment(
     directory: Directory, dir_fd: int, header: Header, live: Control | None = None
 ) -> None:
     """Make the started segment part of the log. ``live``: others have the log open."""
-    put_in_place(directory.file(NEXT), directory, header)
+    put_in_place(leftovers.free_name(directory, NEXT), directory, header)
     _core.fail_point("segment.named")
     with poisoning(live):
         files.sync_dir(dir_fd, directory.path)

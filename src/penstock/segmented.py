@@ -165,7 +165,8 @@ class SegmentedLog(Log):
         file_mode = active.settings.file_mode
         locks.keep_readers_out(lock_fd, self._directory, file_mode)
         words[L.C_LOCK_INO] = os.fstat(lock_fd).st_ino
-        control.build(self._directory, uuid, words, file_mode)
+        temporary = leftovers.free_name(self._directory, control.TEMPORARY)
+        control.build(self._directory, temporary, uuid, words, file_mode)
 
     def _whose(self, store: Store) -> tuple[bytes, Words | None]:
         """The uuid of the log in the directory, and the words of its last control, if of this boot.
