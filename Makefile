@@ -65,7 +65,7 @@ test-asan: build/.asan  ## unit and property tests under the address and UB sani
 	@LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
 	    ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 	    PYTHONPATH="$(CURDIR)/build/asan" $(PYTEST) -p no:cacheprovider --capture=sys \
-	    $(wildcard tests/unit tests/property)
+	    $(wildcard tests/unit tests/property tests/edges)
 
 bench: .venv/.core  ## measure speed, always beside something else
 	@$(PYTHON_IN_VENV) -m benchmarks
