@@ -1,11 +1,12 @@
 """Makes the golden logs of the current format version: run it once for each released version.
 
-    .venv/bin/python -m tests.golden.make           v<N>: every kind of frame, values of bytes
+    .venv/bin/python -m tests.golden.make all       v<N>: every kind of frame, values of bytes
     .venv/bin/python -m tests.golden.make data      v<N>-data: a log of JSON, other codecs, tags
     .venv/bin/python -m tests.golden.make ring      ring-v<N>: a ring that has gone round
 
 It writes ``v<N>.tar.xz`` (the files of the log, byte for byte) and ``v<N>.json`` (their hashes and
-what they read to) beside itself. A golden log that was released is never made again.
+what they read to) beside itself. A golden log that was released is never made again: one that is
+there is left alone.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from typing import Any
 import penstock
 from penstock import Entry
 from penstock import layout as L
+from penstock.times import NS_MAX, Ns
 
 HERE = Path(__file__).parent
+KINDS = ("all", "data", "ring")
 
 
 def fill(path: Path) -> None:
@@ -36,10 +39,10 @@ def fill(path: Path) -> None:
         )
         log.append(None, key=b"k", topic="tøpic")
         log.extend(
-            [b"batch", Entry(b"of", key=b"2"), Entry(b"three", headers={"": b""}, time=2**64 - 1)]
+            [b"batch", Entry(b"of", key=b"2"), Entry(b"three", headers={"": b""}, time=NS_MAX)]
         )
         for i in range(60):
-            log.append(bytes([i]) * (i * 25), topic=f"t{i % 5}", time=(i * 37 % 60) * 10**9)
+            log.append(bytes([i]) * (i * 25), topic=f"t{i % 5}", time=Ns((i * 37 % 60) * 10**9))
         log.append(b"x" * 40_000, key=b"long")
         log.configure(segment_size="96KiB")
         log.steward.roll()
@@ -79,7 +82,9 @@ def fill_ring(path: Path) -> None:
         ring.configure(when_full="drop")
         ring.append(b"of a producer", producer=("sensor-7", 1))
         for i in range(400):
-            ring.append(bytes([i % 256]) * (i * 7 % 900), topic=f"t{i % 5}", time=(i * 37) * 10**9)
+            ring.append(
+                bytes([i % 256]) * (i * 7 % 900), topic=f"t{i % 5}", time=Ns((i * 37) * 10**9)
+            )
         ring.extend([b"more", b"of it"], producer=("sensor-8", 5), durable=True)
         ring.append(b"", key=b"", topic="empty key and value")
         ring.append(
@@ -121,8 +126,9 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def main() -> None:
-    of_data, of_ring = sys.argv[1:] == ["data"], sys.argv[1:] == ["ring"]
+def make(what: str, target: Path) -> str:
+    """Make the golden log of that kind in a directory; returns its name."""
+    of_data, of_ring = what == "data", what == "ring"
     version = L.RING_VERSION if of_ring else L.FORMAT_VERSION
     name = f"ring-v{version}" if of_ring else f"v{version}-data" if of_data else f"v{version}"
     with tempfile.TemporaryDirectory() as scratch:
@@ -144,7 +150,7 @@ def main() -> None:
         }
         if of_data:
             record |= {"data": data, "codec": "json"}
-        with tarfile.open(HERE / f"{name}.tar.xz", "w:xz") as archive:
+        with tarfile.open(target / f"{name}.tar.xz", "x:xz") as archive:
             for file in names:
                 raw = file.read_bytes()
                 member = tarfile.TarInfo(file.name)
@@ -152,7 +158,15 @@ def main() -> None:
                 member.mode = 0o640
                 archive.addfile(member, io.BytesIO(raw))
     text = json.dumps(record, indent=None, separators=(",", ":"), sort_keys=True)
-    (HERE / f"{name}.json").write_text(text.replace("},{", "},\n{") + "\n")
+    (target / f"{name}.json").write_text(text.replace("},{", "},\n{") + "\n")
+    return name
+
+
+def main() -> None:
+    what = sys.argv[1] if len(sys.argv) > 1 else "all"
+    if what not in KINDS or len(sys.argv) > 2:
+        sys.exit(f"what to make must be one of {', '.join(KINDS)}, got {sys.argv[1:]}")
+    print(make(what, HERE))
 
 
 if __name__ == "__main__":

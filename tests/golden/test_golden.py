@@ -11,22 +11,22 @@ import pytest
 
 import penstock
 from penstock import layout as L
-from tests.golden.make import contents, data_of, digest, short
+from tests.golden.make import KINDS, contents, data_of, digest, make, short
 from tests.unit import oracle
 
 HERE = Path(__file__).parent
 VERSIONS = sorted(p.stem for p in HERE.glob("v*.json"))
 
 
-def unpack(version: str, path: Path) -> dict[str, Any]:
+def unpack(version: str, path: Path, source_dir: Path = HERE) -> dict[str, Any]:
     """Put the golden log at ``path``; returns what is recorded of it."""
     path.mkdir()
-    with tarfile.open(HERE / f"{version}.tar.xz") as archive:
+    with tarfile.open(source_dir / f"{version}.tar.xz") as archive:
         for member in archive.getmembers():
             source = archive.extractfile(member)
             assert source is not None
             path.joinpath(member.name).write_bytes(source.read())
-    record: dict[str, Any] = json.loads((HERE / f"{version}.json").read_text())
+    record: dict[str, Any] = json.loads((source_dir / f"{version}.json").read_text())
     return record
 
 
@@ -139,3 +139,19 @@ def test_the_oracle_reads_a_ring_too(version: str, path: Path) -> None:
     assert [(f.seq, f.time_ns, short(f.value)) for f in oracle.read_ring(path / "log.ring")] == [
         (e["seq"], e["time_ns"], e["value"] or "") for e in record["events"]
     ]
+
+
+@pytest.mark.parametrize("what", KINDS)
+def test_golden_logs_can_be_made(what: str, tmp_path: Path) -> None:
+    """Golden logs of this version can be made, hold what the stored ones do, and are not made again."""
+    name = make(what, tmp_path)
+    made = unpack(name, tmp_path / "made", tmp_path)
+    path = tmp_path / "made" / "log.ring" if what == "ring" else tmp_path / "made"
+    with penstock.open(path, mode="r") as log:
+        assert contents(log) == made["events"]
+    stored = json.loads((HERE / f"{name}.json").read_text())
+    assert made.keys() == stored.keys()
+    assert made["topics"] == stored["topics"]
+    assert made["files"].keys() == stored["files"].keys()
+    with pytest.raises(FileExistsError):
+        make(what, tmp_path)
