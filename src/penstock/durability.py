@@ -28,7 +28,7 @@ from penstock._core import Control, SegmentMap
 from penstock.control import Words, position
 from penstock.errors import Busy, NotFound, PenstockError, Poisoned
 from penstock.saying import logger
-from penstock.segment import Slot
+from penstock.segment import Header, Slot
 from penstock.store import Store
 
 _WORDS = struct.Struct(f"<{(L.C_NOTIFY - L.C_HEAD) // 8}Q")
@@ -228,7 +228,7 @@ def slot_of(words: Snapshot | Words, generation: int) -> Slot:
 
 def write_slot(fd: int, slot: Slot, path: str) -> None:
     """Write a checkpoint over the older one; generations of one slot are all odd or all even."""
-    headers.write_checkpoint(fd, slot.pack(), slot.generation, path)
+    headers.write_checkpoint(fd, slot.pack(), slot.generation, Header.unpack, L.COPY_VERSION, path)
 
 
 def settle(store: Store, dir_fd: int, words: Words) -> Words:

@@ -420,8 +420,8 @@ def _unpack_topics(page: bytes, count: int, nbytes: int) -> frozenset[bytes] | N
 
 
 def read_header(fd: int, path: str) -> Header:
-    """The checked header of an open segment file, or a copy of it if that one is damaged."""
-    return headers.read(fd, Header.unpack, path)
+    """The checked header of an open segment file, or the copy of it that counts."""
+    return headers.read(fd, Header.unpack, L.COPY_VERSION, path)
 
 
 def read_footer(fd: int, header: Header, path: str) -> Summary | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import random
@@ -306,21 +307,85 @@ def test_values_are_decoded_by_a_copy(options: dict[str, Any], at: int, tmp_path
         assert event.data == pickle.loads(pickle.dumps(event)).data == {"total": 12}
 
 
-def test_the_header_page_counts_before_its_copies(subject: Subject) -> None:
-    """Of valid headers that differ, the one in the first page counts; verify names the others."""
-    name = subject.segments()[-1]
+def forged(subject: Subject, name: str, steps: int) -> bytes:
+    """The header page of a file with another generation, and a right checksum."""
     page = bytearray(subject.files[name][: L.PAGE])
-    page[L.HEADER_GENERATION] += 1
-    for at in headers.COPIES:
-        subject.put((name, at), headers.copy_of(bytes(page)))
-        assert events(subject.path) == subject.truth
-        found = penstock.verify(subject.path).problems
-        assert [p.offset for p in found if "differs" in p.message][-1:] == [at]
+    page[L.HEADER_GENERATION] += steps
+    headers.seal_page(page, L.HEADER_CRC)
+    return bytes(page)
+
+
+VOTES = {  # how far the header page and its copies are from what they were; which of them counts
+    "a copy": ((0, 1, 0), 0),
+    "the other copy": ((0, 0, 1), 0),
+    "the header page": ((1, 0, 0), 1),
+    "two copies": ((1, 2, 2), 1),
+    "all": ((1, 2, 3), 0),
+}
+
+
+@pytest.mark.parametrize("vote", VOTES)
+def test_two_headers_that_agree_count(subject: Subject, vote: str) -> None:
+    """Of valid headers that differ, two that agree count, or else the first page; readers,
+    checkpoints, verify and repair are of one mind, and verify names the others."""
+    steps, winner = VOTES[vote]
+    name = subject.segments()[-1]
+    pages = [forged(subject, name, step) for step in steps]
+    places = (0, *headers.COPIES)
+    subject.put((name, 0), pages[0])
+    for at, page in zip(headers.COPIES, pages[1:], strict=True):
+        subject.put((name, at), headers.copy_of(page))
+    counts = pages[winner][L.HEADER_GENERATION]
+    module = ring_file if subject.kind == "ring" else segment
+    with subject.file(name).open("rb") as file:
+        assert module.read_header(file.fileno(), str(file.name)).generation == counts
+    assert events(subject.path) == subject.truth
+    found = penstock.verify(subject.path).problems
+    wrong = [at for at, page in zip(places, pages, strict=True) if page != pages[winner]]
+    assert [p.offset for p in found if "differs" in p.message] == wrong
+    with penstock.open(subject.path) as log:
+        for _ in range(2):
+            log.append(b"more", durable=True)
+    raw = subject.file(name).read_bytes()
+    assert raw[: L.PAGE] == pages[0]
+    assert all(
+        raw[at : at + L.COPY_BYTES] == headers.copy_of(pages[winner]) for at in headers.COPIES
+    )
     penstock.repair(subject.path, in_place=True)
     assert penstock.verify(subject.path).ok
     raw = subject.file(name).read_bytes()
-    assert raw[L.HEADER_GENERATION] == subject.files[name][L.HEADER_GENERATION]
+    assert raw[L.HEADER_GENERATION] == counts
     assert all(raw[at : at + L.COPY_BYTES] == headers.copy_of(raw) for at in headers.COPIES)
+
+
+@pytest.mark.parametrize("gone", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)])
+def test_a_device_that_does_not_give_headers(
+    subject: Subject, gone: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A header page that the device does not give costs nothing while a copy can be read; without
+    one, the error is the device's."""
+    real = os.pread
+
+    def pread(fd: int, nbytes: int, offset: int) -> bytes:
+        where = os.readlink(f"/proc/self/fd/{fd}")
+        if where.endswith((".seg", ".ring")):
+            for page in gone:
+                start = page * L.PAGE + (L.SLOT_BYTES if page else 0)  # checkpoints are there
+                if offset < (page + 1) * L.PAGE and offset + nbytes > start:
+                    if offset >= start:
+                        raise OSError(errno.EIO, os.strerror(errno.EIO))
+                    return real(fd, start - offset, offset)  # as the kernel does: what it has
+        return real(fd, nbytes, offset)
+
+    monkeypatch.setattr(os, "pread", pread)
+    if len(gone) == 3:
+        with pytest.raises(penstock.Io) as caught:
+            events(subject.path)
+        assert caught.value.errno == errno.EIO
+        return
+    assert events(subject.path) == subject.truth
+    with penstock.open(subject.path) as log:
+        assert log.append(b"more", durable=True) == subject.truth[-1][0] + 1
 
 
 def test_a_torn_checkpoint_page_is_no_damage(subject: Subject) -> None:

@@ -16,7 +16,7 @@ from penstock import _core, files, headers
 from penstock import layout as L
 from penstock._core import RingMap
 from penstock.control import Place
-from penstock.errors import AlreadyExists, Corrupt, PenstockError, UnsupportedVersion, Usage
+from penstock.errors import AlreadyExists, Corrupt, Io, PenstockError, UnsupportedVersion, Usage
 from penstock.headers import page_is_good, seal_page
 from penstock.leftovers import begins_as
 from penstock.segment import pages
@@ -35,8 +35,9 @@ def is_ring(path: str) -> bool:
     path = os.path.realpath(path)
     fd = files.open_file(path, write=False)
     try:
-        if files.read_at(fd, len(L.RING_MAGIC), 0, path) == L.RING_MAGIC:
-            return True
+        with suppress(Io):  # a copy may be readable
+            if files.read_at(fd, len(L.RING_MAGIC), 0, path) == L.RING_MAGIC:
+                return True
         with suppress(Corrupt, UnsupportedVersion):
             read_header(fd, path)
             return True
@@ -276,7 +277,9 @@ def read_slots(fd: int, header: Header, path: str) -> list[Slot]:
 
 def write_slot(fd: int, slot: Slot, path: str) -> None:
     """Write a checkpoint over the older one; generations of one slot are all odd or all even."""
-    headers.write_checkpoint(fd, slot.pack(), slot.generation, path)
+    headers.write_checkpoint(
+        fd, slot.pack(), slot.generation, Header.unpack, L.RING_COPY_VERSION, path
+    )
 
 
 def new_header(settings: Settings, file_bytes: int, index: int | None) -> Header:
@@ -366,8 +369,8 @@ def _sweep_one(path: str, ring: str) -> None:
 
 
 def read_header(fd: int, path: str) -> Header:
-    """The checked header of an open ring, or a copy of it if that one is damaged."""
-    return headers.read(fd, Header.unpack, path)
+    """The checked header of an open ring, or the copy of it that counts."""
+    return headers.read(fd, Header.unpack, L.RING_COPY_VERSION, path)
 
 
 def map_ring(path: str, *, write: bool = False) -> tuple[RingMap, Header]:
