@@ -143,7 +143,7 @@ def test_the_oracle_reads_a_ring_too(version: str, path: Path) -> None:
 
 @pytest.mark.parametrize("what", KINDS)
 def test_golden_logs_can_be_made(what: str, tmp_path: Path) -> None:
-    """Golden logs of this version can be made, hold what the stored ones do, and are not made again."""
+    """Golden logs of this version can be made, are as the stored ones, and are not made again."""
     name = make(what, tmp_path)
     made = unpack(name, tmp_path / "made", tmp_path)
     path = tmp_path / "made" / "log.ring" if what == "ring" else tmp_path / "made"
