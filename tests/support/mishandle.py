@@ -18,6 +18,7 @@ import os
 import pickle
 import pkgutil
 import random
+import resource
 import signal
 import sys
 import tempfile
@@ -34,14 +35,23 @@ from tests.support.odd import ODD
 
 PATIENCE = 60.0  # seconds for one class
 CALL_SECONDS = 0.02  # for one call, which may wait if it is told to
+AGAIN_SECONDS = 0.5  # until it is told once more: an alarm that another thread gets wakes nobody
+MEMORY = 1 << 30  # bytes that a child may take beyond what it has: a tuple * 2**31 is 16 GiB
 
 
 class _Late(BaseException):
     pass
 
 
+class _Calling:
+    """Whether a call is under way, which an alarm may end."""
+
+    now = False
+
+
 def _late(*_: object) -> None:
-    raise _Late
+    if _Calling.now:
+        raise _Late
 
 
 def classes() -> dict[str, type]:
@@ -66,11 +76,15 @@ def _attempt(call: Callable[..., Any], *args: Any) -> Any:
     """What a call gives, however it fails; None if it raises."""
     try:
         try:
-            signal.setitimer(signal.ITIMER_REAL, CALL_SECONDS)
+            _Calling.now = True
+            signal.setitimer(signal.ITIMER_REAL, CALL_SECONDS, AGAIN_SECONDS)
             return call(*args)
         finally:
+            _Calling.now = False
             signal.setitimer(signal.ITIMER_REAL, 0)
     except _Late:
+        _Calling.now = False  # it may have come before that was said
+        signal.setitimer(signal.ITIMER_REAL, 0)
         return LATE
     except (Exception, SystemExit, GeneratorExit):
         return None
@@ -258,6 +272,13 @@ def _unraisable(args: Any) -> list[str]:
     return [f"{args.err_msg} {args.object!r}: {args.exc_value!r}"]
 
 
+def _limit_memory() -> None:
+    """Have what wants gigabytes fail at once."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
 def _in_child(work: Callable[..., None], *given: Any) -> str:
     """How a child ends that does the work: "" if well; else what happened."""
     sys.stdout.flush()
@@ -270,6 +291,7 @@ def _in_child(work: Callable[..., None], *given: Any) -> str:
         sys.unraisablehook = lambda args: said.extend(_unraisable(args))
         logging.disable()
         signal.signal(signal.SIGALRM, _late)
+        _limit_memory()
         try:
             work(*given)
             gc.collect()
