@@ -75,7 +75,7 @@ def stage(
     sink.staging.begin(directory)
     return [
         Message(
-            *(query, batch, directory, n),
+            *(sink, query, batch, directory, n),
             sink.staging.stage(directory, n, sink.rows(batches_of(*values))),
         )
         for n, values in enumerate(parts)
@@ -272,7 +272,7 @@ def test_a_topic_is_no_column(path: Path, topic: str) -> None:
     sink.staging.begin(directory)
     batch = pyarrow.record_batch({"value": ["v"], "key": [""]})
     staged = sink.staging.stage(directory, 0, sink.rows(iter([batch])))
-    writer.commit([Message(QUERY, 0, directory, 0, staged)], 0)
+    writer.commit([Message(sink, QUERY, 0, directory, 0, staged)], 0)
     with penstock.open(path, "r") as log:
         assert [(e.topic, e.key, e.value) for e in log] == [(topic, b"", b"v")]
 
@@ -332,7 +332,7 @@ def test_a_batch_write_leaves_nothing(path: Path) -> None:
         directory, sink = writer._directory, writer._sink
         rows = batches_of(*([] if end == "empty" else [b"a"]))
         staged = sink.staging.stage(directory, 0, sink.rows(rows))
-        message = Message(None, None, directory, 0, staged)
+        message = Message(sink, None, None, directory, 0, staged)
         if end == "abort":
             lost = batches_of(b"of a task whose message is lost")
             sink.staging.stage(directory, 1, sink.rows(lost))

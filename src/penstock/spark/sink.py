@@ -16,6 +16,9 @@ It does not trust that running a batch again gives the same rows, or gives them 
 Who: the application, and the query that it belongs to. A query's id is that of its checkpoint. With
 another checkpoint batches are counted from 0 again, so that their numbers mean other rows: an
 application that comes with another query than before is refused, not taken for a repeat.
+
+Where: what was planned for one log is never published in another that has taken its place, and a
+query stays with the log that it began with (`bound`).
 """
 
 from __future__ import annotations
@@ -50,6 +53,7 @@ from penstock._core import Given, rows_to_stage
 from penstock.errors import (
     Conflict,
     DiskFull,
+    Gone,
     Internal,
     NoSuchLog,
     NotFound,
@@ -63,6 +67,7 @@ from penstock.producers import Done
 from penstock.recovery import STAGING
 from penstock.ring.file import is_ring
 from penstock.settings import Settings
+from penstock.spark.bound import Bound
 from penstock.spark.options import Options
 from penstock.spark.sockets import Prompt
 from penstock.spark.staging import Staging, name_of, reading
@@ -138,8 +143,9 @@ def _fits(name: str, given: DataType) -> bool:
 
 @dataclass
 class Message(WriterCommitMessage):
-    """What a task tells the driver: who writes, where the rows are, and how many."""
+    """What a task tells the driver: who writes by which plan, where the rows are, and how many."""
 
+    sink: Sink
     query: str | None
     batch: int | None
     directory: str
@@ -188,7 +194,10 @@ class Sink:
                 f"{path}: no log can be made here, since there is no directory {parent}",
                 filename=parent,
             )
+        bound = Bound.of(path, options.text("checkpointLocation"))
+        bound.check()
         uuid, settings = _look_at(path)
+        bound.keep(uuid)
         staging = Staging(root, settings.dir_mode, settings.file_mode, settings.segment_size)
         staging.make()
         return cls(path, uuid, columns, topic, application, durable, staging)
@@ -201,7 +210,7 @@ class Sink:
         assert context is not None
         partition = context.partitionId()
         staged = self.staging.stage(directory, partition, self.rows(batches))
-        return Message(query, batch, directory, partition, staged)
+        return Message(self, query, batch, directory, partition, staged)
 
     def rows(self, batches: Iterator[RecordBatch]) -> Iterator[Given]:
         """What Spark gives, as rows to append."""
@@ -368,10 +377,16 @@ class StreamWriter(Prompt, DataSourceStreamArrowWriter):
         checked = Options(
             options, STREAM_OPTIONS, what="the streaming sink", refused=_REFUSED_IN_STREAMS
         )
-        self._sink = Sink.plan(checked, schema, overwrite)
+        self._gone: Gone | None = None
+        try:
+            self._sink = Sink.plan(checked, schema, overwrite)
+        except Gone as error:  # Spark plans to abort too, and then there is something to delete
+            self._gone = error
 
     def write(self, iterator: Iterator[RecordBatch]) -> Message:
         """On an executor: stage the rows of a task."""
+        if self._gone is not None:
+            raise self._gone
         query, batch = _told(_QUERY), _told(_BATCH)
         if query is None or batch is None:
             raise Internal(
@@ -383,11 +398,17 @@ class StreamWriter(Prompt, DataSourceStreamArrowWriter):
         return self._sink.stage(iterator, query, int(batch), directory)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """On the driver: publish what all tasks have staged."""
+        """On the driver: publish what all tasks have staged, by the plan that they had.
+
+        Spark has planned again for this, maybe with another log at the path.
+        """
         found = _all_of(messages)
+        if self._gone is not None:
+            raise self._gone
         if any(m.batch != batchId for m in found):
             raise Internal(f"tasks staged batch {found[0].batch}, and Spark commits {batchId}")
-        self._sink.publish(found, stream=True)
+        if found:
+            found[0].sink.publish(found, stream=True)
         self._clear(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -395,8 +416,9 @@ class StreamWriter(Prompt, DataSourceStreamArrowWriter):
         self._clear(messages)
 
     def _clear(self, messages: list[WriterCommitMessage | None]) -> None:
-        for name in {m.directory for m in messages if isinstance(m, Message)}:
-            self._sink.staging.remove(name)
+        found = {m.directory: m.sink.staging for m in messages if isinstance(m, Message)}
+        for name, staging in found.items():
+            staging.remove(name)
 
 
 def _told(name: str) -> str | None:
