@@ -10,7 +10,7 @@ import copyreg
 import os
 import threading
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, fields
 from types import UnionType
 from typing import Any, Literal
@@ -34,6 +34,7 @@ from penstock.verify import verify as verify_segments
 
 OPEN_TIMEOUT = 10.0
 FOR_EVER = 1e9  # seconds
+LOOKS = 3  # a file that comes and goes may be missed once
 
 
 def open(
@@ -170,14 +171,16 @@ def _create(path: str, given: _Given) -> type[Log[Any]]:
 
 def _kind_at(path: str) -> type[Log[Any]] | None:
     """The kind of log that ``path`` can be; None if nothing is there."""
-    there = files.is_dir(path)
-    if there is None:
-        return None
-    if there:
-        return SegmentedLog
-    if not ring_file.is_ring(path):
-        raise Usage(f"{path}: is not a directory and not a ring, so it is not a log")
-    return RingLog
+    for _ in range(LOOKS):
+        there = files.is_dir(path)
+        if there is None:
+            return None
+        if there:
+            return SegmentedLog
+        with suppress(NoSuchLog):  # it was a file just now
+            if ring_file.is_ring(path):
+                return RingLog
+    raise Usage(f"{path}: is not a directory and not a ring, so it is not a log")
 
 
 @dataclass(frozen=True, slots=True)

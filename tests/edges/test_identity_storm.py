@@ -1,4 +1,4 @@
-"""Logs that are moved, deleted, replaced and renamed under four writers and two readers."""
+"""Logs and rings that are moved, deleted, replaced and renamed under writers and readers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock import Busy, Corrupt, Gone, NotFound
+from penstock import AlreadyExists, Busy, Corrupt, Gone, NoSuchLog, NotFound, Usage
 from tests.support import alone
 from tests.support.fixtures import STORM
 
@@ -23,8 +23,27 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 SECONDS = 60.0 if STORM else 5.0
 SEEDS = range(6) if STORM else range(1)
 SIZE = "64KiB"
+OTHER_SIZES = ["64KiB", "96KiB", "256KiB"]  # of a ring
 WRITERS = 4
 READERS = 2
+
+
+def path_in(place: Path, kind: str) -> Path:
+    """Where the log or the ring is that all of it is about."""
+    return place / ("a.ring" if kind == "ring" else "log")
+
+
+def open_in(path: Path, kind: str, timeout: float | None = None) -> penstock.Log:
+    """Open what is there, or make one."""
+    if kind == "log":
+        return penstock.open(path, segment_size=SIZE, timeout=timeout)
+    try:
+        return penstock.open(path, create=False, timeout=timeout)  # it may have any size
+    except NoSuchLog:
+        try:
+            return penstock.create(path, ring=SIZE, timeout=timeout)
+        except Usage:  # another writer was quicker, and has resized it
+            raise AlreadyExists(f"{path}: is there by now", filename=str(path)) from None
 
 
 def value_of(uuid: str, tag: str, nbytes: int) -> bytes:
@@ -35,27 +54,29 @@ def value_of(uuid: str, tag: str, nbytes: int) -> bytes:
 class Writer:
     """Opens what is at the path, appends, and notes each event that was acknowledged as durable."""
 
-    def __init__(self, place: Path, name: str, seed: int) -> None:
-        self.path = place / "log"
+    def __init__(self, place: Path, kind: str, name: str, seed: int) -> None:
+        self.kind = kind
+        self.path = path_in(place, kind)
         self.stop = place / "stop"
         self.name = name
         self.random = random.Random(seed)
         self.count = 0
         self.acks = os.open(place / f"acks-{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self.ends = place / f"gone-{name}"
+        self.resized = place / f"resized-{name}"
 
     def run(self) -> None:
         """Until told to stop."""
         while not self.stop.exists():
             try:
-                with penstock.open(self.path, segment_size=SIZE, timeout=0.1) as log:
+                with open_in(self.path, self.kind, timeout=0.1) as log:
                     uuid = log.stats().uuid
                     for _ in range(self.random.randrange(1, 60)):
                         self.append(log, uuid)
             except Gone:
                 self.ends.touch()
-            except (NotFound, Busy, Corrupt):
-                pass  # it is being deleted just now
+            except (NotFound, Busy, Corrupt, AlreadyExists):
+                pass  # it is being deleted, or made, just now
 
     def append(self, log: penstock.Log, uuid: str) -> None:
         """Append in one of several ways."""
@@ -64,6 +85,10 @@ class Writer:
             self.note(uuid, *self.load(log, uuid))
         elif way == 1:
             self.append_in_child(log, uuid)
+        elif way <= 4 and self.kind == "ring":
+            with suppress(Busy):  # others have it open
+                log.resize(self.random.choice(OTHER_SIZES))
+                self.resized.touch()
         else:
             tag, value = self.next(uuid, self.random.choice([50, 500, 9000]))
             self.note(uuid, range(seq := log.append(value, durable=True), seq + 1), [tag])
@@ -74,7 +99,8 @@ class Writer:
         return tag, value_of(uuid, tag, nbytes)
 
     def load(self, log: penstock.Log, uuid: str) -> tuple[range, list[str]]:
-        made = [self.next(uuid, 9000) for _ in range(20)]
+        nbytes = 9000 if self.kind == "log" else 500  # all of them fit a ring
+        made = [self.next(uuid, nbytes) for _ in range(20)]
         return log.load([value for _, value in made], durable=True), [tag for tag, _ in made]
 
     def append_in_child(self, log: penstock.Log, uuid: str) -> None:
@@ -94,15 +120,16 @@ class Writer:
         os.write(self.acks, "".join(lines).encode())
 
 
-def read(place: Path, seed: int) -> None:
+def read(place: Path, kind: str, seed: int) -> None:
     """Read what is at the path: a handle returns only events of the log that it opened."""
     chance = random.Random(seed)
     while not (place / "stop").exists():
         try:
-            with penstock.open(place / "log", mode="r", timeout=0.1) as log:
+            with penstock.open(path_in(place, kind), mode="r", timeout=0.1) as log:
                 own = log.stats().uuid.encode()
                 for _ in range(chance.randrange(1, 5)):
-                    events = log.follow("start", timeout=0.02) if chance.random() < 0.5 else log
+                    follows = chance.random() < 0.5
+                    events = log.follow("start", timeout=0.02, on_gap="skip") if follows else log
                     for event in events:
                         assert event.value is not None
                         assert event.value.startswith(own), f"{event!r} in {own!r}"
@@ -113,9 +140,10 @@ def read(place: Path, seed: int) -> None:
 class Director:
     """Moves, deletes, replaces and renames the log, and kills a writer now and then."""
 
-    def __init__(self, place: Path, seed: int) -> None:
+    def __init__(self, place: Path, kind: str, seed: int) -> None:
         self.place = place
-        self.path = place / "log"
+        self.kind = kind
+        self.path = path_in(place, kind)
         self.random = random.Random(seed)
         self.made = 0
         self.done = dict.fromkeys(("move", "delete", "trash", "replace", "rename"), 0)
@@ -129,31 +157,38 @@ class Director:
         except FileNotFoundError:
             pass  # nobody has made a log yet
 
-    def fresh(self, kind: str) -> Path:
+    def fresh(self, what: str) -> Path:
         self.made += 1
-        return self.place / f"{kind}-{self.made}"
+        return self.place / f"{what}-{self.made}{self.path.suffix}"
+
+    def remove(self, path: Path) -> None:
+        if self.kind == "ring":
+            path.unlink()
+        else:
+            shutil.rmtree(path, ignore_errors=True)
 
     def move(self) -> None:
         self.path.rename(self.fresh("kept"))
 
     def delete(self) -> None:
         os.stat(self.path)
-        for _ in range(20):
-            shutil.rmtree(self.path, ignore_errors=True)
+        self.remove(self.path)
+        for _ in range(19 if self.kind == "log" else 0):
+            self.remove(self.path)
 
     def trash(self) -> None:
         trash = self.fresh("trash")
         self.path.rename(trash)
         while trash.exists():
-            shutil.rmtree(trash, ignore_errors=True)
+            self.remove(trash)
 
     def replace(self) -> None:
         other, kept = self.fresh("new"), self.fresh("kept")
-        with penstock.open(other, segment_size=SIZE) as log:
+        with open_in(other, self.kind) as log:
             log.append(value_of(log.stats().uuid, "replaced", 50))
         self.path.rename(kept)
         try:
-            other.rename(self.path)
+            self.put(other)
         except OSError:  # a writer was quicker, and has made one
             other.rename(self.fresh("kept"))
 
@@ -161,56 +196,82 @@ class Director:
         away = self.fresh("kept")
         self.path.rename(away)
         with suppress(OSError):  # likewise
-            away.rename(self.path)
+            self.put(away)
+
+    def put(self, there: Path) -> None:
+        """Have it at the path, if nothing is there."""
+        if self.kind == "ring":
+            os.link(there, self.path)  # a rename would delete the ring that it replaces
+            there.unlink()
+        else:
+            there.rename(self.path)
 
 
 def enough(place: Path, director: Director) -> bool:
     """Whether everything has happened that the storm is about."""
     acked = sum(file.stat().st_size for file in place.glob("acks-*"))
-    return min(director.done.values()) >= 3 and acked > 5000 and any(place.glob("gone-*"))
+    resized = director.kind != "ring" or any(place.glob("resized-*"))
+    done = min(director.done.values()) >= 3 and acked > 5000 and any(place.glob("gone-*"))
+    return done and resized
 
 
-def check(place: Path) -> Counter[str]:
-    """Every log that is left has what was acknowledged in it, at its seq, and nothing else."""
+def acknowledged(place: Path) -> dict[str, dict[int, str]]:
+    """What the writers have noted: of each log, who was told which seq."""
     acked: dict[str, dict[int, str]] = defaultdict(dict)
     for file in place.glob("acks-*"):
         for line in file.read_text().splitlines():
             uuid, seq, tag = line.split()
             assert int(seq) not in acked[uuid], f"seq {seq} of {uuid} was given out twice"
             acked[uuid][int(seq)] = tag
+    return acked
+
+
+def check(place: Path, kind: str) -> Counter[str]:
+    """Every log that is left has what was acknowledged in it, at its seq, and nothing else.
+
+    A ring has the newest of it, without holes.
+    """
+    acked = acknowledged(place)
     found: Counter[str] = Counter(logs=0, events=0, acknowledged=0)
-    for path in [*place.glob("kept-*"), place / "log"]:
-        if not list(path.glob("*.seg")):
+    seen: dict[str, Path] = {}
+    for path in [*place.glob("kept-*"), path_in(place, kind)]:
+        if not (path.exists() if kind == "ring" else list(path.glob("*.seg"))):
             continue
         report = penstock.verify(path)
         assert report.ok, str(report)
         assert not [p for p in report.problems if "belongs to the log" in p.message], str(report)
         with penstock.open(path) as log:
             uuid = log.stats().uuid
+            assert uuid not in seen, f"{path} and {seen[uuid]} are the same log"
+            seen[uuid] = path
             tags = {}
             for event in log:
                 assert event.value is not None
                 own, tag, _ = event.value.decode().split("|", 2)
                 assert own == uuid, f"{path}: seq {event.seq} is of another log"
                 tags[event.seq] = tag
+            first = min(tags, default=log.last_seq + 1) if kind == "ring" else 1
+            assert list(tags) == list(range(first, log.last_seq + 1)), f"{path}: there are holes"
             for at, tag in acked[uuid].items():
-                assert tags.get(at) == tag, f"{path}: seq {at} was acknowledged and is lost"
+                assert at <= log.last_seq, f"{path}: seq {at} was acknowledged and is lost"
+                assert at < first or tags[at] == tag, f"{path}: seq {at} is another event"
             found.update(logs=1, events=len(tags), acknowledged=len(acked[uuid]))
     return found
 
 
 @pytest.mark.timeout(600 if STORM else 120)
+@pytest.mark.parametrize("kind", ["log", "ring"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_logs_that_come_and_go(tmp_path: Path, seed: int) -> None:
+def test_logs_that_come_and_go(tmp_path: Path, seed: int, kind: str) -> None:
     """Whatever happens to the path, a durable event is in the log that acknowledged it, once."""
-    director = Director(tmp_path, seed)
+    director = Director(tmp_path, kind, seed)
     errors = [tmp_path / f"errors-{i}" for i in range(WRITERS + READERS)]
 
     def start(i: int, generation: int) -> int:
         if i < WRITERS:
-            own = Writer(tmp_path, f"{i}-{generation}", seed * 1000 + generation * 10 + i)
-            return alone.start(own.run, errors[i])
-        return alone.start(lambda: read(tmp_path, seed * 1000 + i), errors[i])
+            name, own_seed = f"{i}-{generation}", seed * 1000 + generation * 10 + i
+            return alone.start(Writer(tmp_path, kind, name, own_seed).run, errors[i])
+        return alone.start(lambda: read(tmp_path, kind, seed * 1000 + i), errors[i])
 
     children = [start(i, 0) for i in range(WRITERS + READERS)]
     try:
@@ -234,5 +295,5 @@ def test_logs_that_come_and_go(tmp_path: Path, seed: int) -> None:
             except AssertionError as error:
                 failures.append(error)
     assert not failures, failures
-    found = check(tmp_path)
+    found = check(tmp_path, kind)
     assert found["logs"] > 2 and found["acknowledged"], found

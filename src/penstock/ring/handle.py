@@ -17,7 +17,7 @@ from penstock import _core, control, durability, files
 from penstock import layout as L
 from penstock._core import Control, Hold, RingMap
 from penstock.control import Words
-from penstock.directory import Held
+from penstock.directory import Held, Name
 from penstock.durability import Snapshot, poisoning
 from penstock.errors import (
     Busy,
@@ -84,6 +84,24 @@ def _uuid_at(path: str) -> bytes | None:
         return read_header(fd, path).uuid
     except (Corrupt, UnsupportedVersion):
         return None
+    finally:
+        files.close(fd)
+
+
+def remove_unfinished(path: Name) -> None:
+    """Delete the copy that a resize left when it died; one that is locked is somebody's.
+
+    For a moment it may be another ring, if that took the name while the old one was resized.
+    """
+    if not begins_as(path, L.RING_MAGIC):
+        return
+    try:
+        fd = files.open_file(path, write=False)
+    except NotFound:
+        return
+    try:
+        if files.lock_exclusive(fd, path) and files.same_file(fd, path):
+            files.unlink(path)
     finally:
         files.close(fd)
 
@@ -191,9 +209,7 @@ class RingHandle(Log):
         if not files.same_file(held_fd, self._file) or self._is_replaced():
             raise _Replaced
         if files.same_file(held_fd, self._name):
-            left = self._parent.file(self._name.base + RESIZED)
-            if begins_as(left, L.RING_MAGIC):
-                files.unlink(left)
+            remove_unfinished(self._parent.file(self._name.base + RESIZED))
             if os.fstat(held_fd).st_nlink > 1 and files.same_file(held_fd, self.path):
                 sweep(self.path)
         m, header = map_ring(self._file, write=True)

@@ -14,11 +14,10 @@ from penstock import _core, files
 from penstock import layout as L
 from penstock._core import Control
 from penstock.directory import Name
-from penstock.errors import AlreadyExists, Busy, Gone, PenstockError
-from penstock.leftovers import begins_as
+from penstock.errors import AlreadyExists, Busy, Gone, NotFound, PenstockError
 from penstock.parallel import Unwanted
 from penstock.ring.file import Header, check_shape, read_slots
-from penstock.ring.handle import RESIZED
+from penstock.ring.handle import RESIZED, remove_unfinished
 from penstock.ring.producers import Follower
 from penstock.ring.rewrite import Source, name_copy, write_copy
 from penstock.ring.writer import RingWriter
@@ -164,28 +163,50 @@ class RingMover(RingWriter):
         if not files.same_file(attached.held_fd, self._name):
             raise self._elsewhere()
         temporary = self._parent.file(self._name.base + RESIZED)
-        if begins_as(temporary, L.RING_MAGIC):  # else it is not ours, and the copy is refused
-            files.unlink(temporary)
+        remove_unfinished(temporary)  # what is not ours stays, and the copy is refused
         header = replace(header, settings=settings.to_json(), created_ns=_core.now_ns())
         write_copy(self._source(), temporary, header, settings.file_mode)
         if unwanted():
             files.unlink(temporary)
             raise KeyboardInterrupt
-        self._swap(temporary, attached.held_fd)
+        copy_fd = files.open_file(temporary, write=True)
+        try:
+            # Whoever opens the new file waits until it is sure that it replaced this ring.
+            if not files.lock_exclusive(copy_fd, temporary):
+                raise Busy(f"{temporary}: somebody has the unfinished copy open; try again")
+            self._swap(temporary, attached.held_fd, copy_fd)
+        finally:
+            files.unlock(copy_fd, temporary)
+            files.close(copy_fd)
         attached.put(L.C_DURABLE_SEQ, attached.get(L.C_NEXT_SEQ) - 1)
         attached.put(L.C_DURABLE_POS, attached.get(L.C_HEAD))
 
-    def _swap(self, temporary: Name, held_fd: int) -> None:
+    def _swap(self, temporary: Name, held_fd: int, copy_fd: int) -> None:
         """Give the finished copy the ring's name, if that is still the name of this ring."""
-        files.exchange(temporary, self._name)
-        if not files.same_file(held_fd, temporary):  # another file has taken the name just now
+        try:
+            if not files.same_file(held_fd, self._name):  # to copy it took a while
+                raise self._elsewhere()
             files.exchange(temporary, self._name)
-            files.unlink(temporary)
-            raise self._elsewhere()
+            if not files.same_file(held_fd, temporary):  # another took the name just now
+                self._restore(temporary)
+                raise self._elsewhere()
+        except PenstockError as error:
+            if files.same_file(copy_fd, temporary):
+                files.unlink(temporary)
+            if isinstance(error, NotFound):
+                raise self._elsewhere() from None
+            raise
         self._swapped = True
         files.unlink(temporary)
         _core.fail_point("ring.replaced")
         self._sync_parent()
+
+    def _restore(self, temporary: Name) -> None:
+        """Have the other file under its name again."""
+        if files.exists(self._name):
+            files.exchange(temporary, self._name)
+        else:  # the copy was moved away at once
+            files.rename(temporary, self._name, replace=False)
 
     def _elsewhere(self) -> Gone:
         return Gone(
