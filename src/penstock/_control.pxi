@@ -349,11 +349,12 @@ cdef class Control:
         self.unlock()
         return page
 
-    def sync_turn(self, int word, uint64_t goal, timeout):
+    def sync_turn(self, int word, uint64_t goal, timeout, run):
         """Wait until ``word`` has come to ``goal``, or until it is this handle's turn to sync.
 
-        Returns "done"; "sync", and then the caller syncs and calls ``sync_end``; "poisoned"; or
-        "late" after ``timeout`` seconds. A word in control has the token of the handle whose turn
+        Returns "done"; "sync" after it was this handle's turn and ``run()`` has returned;
+        "poisoned"; or "late" after ``timeout`` seconds. The call of ``run`` is compiled, so that a
+        signal handler's exception cannot keep the turn from being given up. A word in control has the token of the handle whose turn
         it is. If that handle is dead, as its token tells, another takes the turn from it. Threads
         of one handle have one token and are kept apart by a flag of their own.
         """
@@ -398,10 +399,14 @@ cdef class Control:
                 self.pin()  # until sync_end
                 Py_INCREF(self)
                 psk_held_push(&self.syncs, PSK_HELD_SYNC)
-                # Somebody may have been faster between the look at the word and the turn.
-                if psk_load64(words + word) >= goal:
+                try:
+                    # Somebody may have been faster between the look at the word and the turn.
+                    if psk_load64(words + word) >= goal:
+                        found = TURN_DONE
+                    else:
+                        run()
+                finally:
                     self.sync_end()
-                    found = TURN_DONE
         finally:
             self.unpin()
         return _TURNS[found]
@@ -416,10 +421,9 @@ cdef class Control:
             return False
         return psk_cas32(turn, holder, self.token)
 
-    def sync_end(self):
+    cdef int sync_end(self) except -1:
         """Let another handle sync, and wake all that wait for the result."""
-        if not psk_held_pop(&self.syncs):
-            raise Usage("this thread is not syncing")
+        psk_held_pop(&self.syncs)
         Py_DECREF(self)
         if self.generation == psk_fork_generation:  # else it is the parent's turn
             psk_store32(self.words + PSK_C_SYNC_TURN, 0)
@@ -427,7 +431,7 @@ cdef class Control:
             psk_add32(self.words + PSK_C_SYNC_NOTIFY, 1)
             psk_futex_wake(self.words + PSK_C_SYNC_NOTIFY, 0x7FFFFFFF)
         self.unpin()
-        say_now()
+        return say_now()
 
     def wake(self):
         """Wake the readers that sleep, if any: what they wait for may have changed."""

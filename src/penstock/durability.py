@@ -94,7 +94,7 @@ def sync_to(
     no seq; or durable_base, for who wants all segments before one, with their roll frames.
     """
     while True:
-        turn = control.sync_turn(word, goal, timeout)
+        turn = control.sync_turn(word, goal, timeout, run)
         if turn == "done":
             return
         if turn == "poisoned":
@@ -104,10 +104,6 @@ def sync_to(
                 f"{path}: another process has been syncing for {timeout} s; what was appended "
                 "is committed, and durable once wait_durable says so"
             )
-        try:
-            run()
-        finally:
-            control.sync_end()
 
 
 def sync(store: Store, control: Control, active: SegmentMap | None, words: Snapshot) -> None:
