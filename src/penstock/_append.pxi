@@ -381,7 +381,9 @@ cdef class LogCore(RingCore):
             self.produced_base = before
             self.produced_in = self._control
             last = None
-        if last is None or last.who is not who:
+        elif last is not None and self.produced.get((<tuple>producer)[0]) is not last:
+            last = None  # another thread has begun to remember anew since it was looked up
+        if last is None:
             last = Produced()
             last.who = who
             self.produced[who.decode()] = last

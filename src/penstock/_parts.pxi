@@ -146,7 +146,9 @@ cdef object flat(object data, str what):
         raise WrongType(f"{what} must be bytes, got {type(data).__name__}{hint_for(data, what)}")
     try:
         view = memoryview(data)
-        dimensions = min(view.ndim, getattr(data, "ndim", 1))  # a scalar of numpy may say bytes of itself
+        dimensions = view.ndim
+        if not isinstance(data, bytes):  # as those of numpy are; its other scalars may say so of themselves
+            dimensions = min(dimensions, getattr(data, "ndim", 1))
     except (TypeError, ValueError, BufferError) as error:
         raise WrongType(f"{what} must be a buffer that can be read: {error}") from None
     if dimensions == 0:

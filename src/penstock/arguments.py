@@ -8,7 +8,7 @@ from penstock.errors import Usage, WrongType
 def check_choice(given: object, what: str, *choices: str) -> None:
     """Refuse what is none of the words that an argument can be."""
     if not isinstance(given, str) or given not in choices:
-        words = " or ".join(repr(choice) for choice in choices)
+        words = f"{', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}"
         raise Usage(f"{what} must be {words}, got {given!r}")
 
 

@@ -406,6 +406,17 @@ def sync_dir(fd: int, path: str) -> None:
         os.fsync(fd)
 
 
+def sync_name_in(parent: Directory, path: str) -> None:
+    """Have the name of ``path`` on the device, which is in the directory ``parent``."""
+    with _doing("syncing the name of", path):
+        name, at = locate(parent)
+        fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=at.fd)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
 def sync_way(path: str) -> None:
     """Have the names on the device that lead to ``path``, as far as its file system goes."""
     with _doing("syncing the way to", path):

@@ -28,7 +28,7 @@ from penstock.ending import Active
 from penstock.errors import Conflict, PenstockError, TooLarge, Usage
 from penstock.event import ArrowData
 from penstock.forks import Begun
-from penstock.leftovers import LOAD, NEXT, free_name, note_names
+from penstock.leftovers import LOAD, note_names
 from penstock.producers import Done, Table
 from penstock.recovery import put_in_place, start_segment, successor_of
 from penstock.segment import Header
@@ -307,8 +307,7 @@ class Private:
         behind = offset + self._nbytes + L.FRAME_HEADER_BYTES
         allocate_to(attached, end.map, end.header, behind)
         home = log._directory
-        start_segment(home, fresh, packed, settings)
-        sources = [*self._files, free_name(home, NEXT)]
+        sources = [*self._files, start_segment(home, fresh, packed, settings)]
         headers = [*self._headers, fresh]
         names = [segment.file_name(header.base_seq) for header in headers]
         note_names(self._directory, list(zip(sources, names, strict=True)), settings.file_mode)

@@ -62,11 +62,10 @@ def create_first(
         monotone=True,
         settings=settings.to_json(),
     )
-    start_segment(directory, header, b"", settings)
-    name_segment(directory, dir_fd, header)
+    name_segment(start_segment(directory, header, b"", settings), dir_fd, header)
 
 
-def start_segment(directory: Directory, header: Header, table: bytes, settings: Settings) -> None:
+def start_segment(directory: Directory, header: Header, table: bytes, settings: Settings) -> Name:
     """Give the prepared file, or a new one, its header on the device; it has no name yet.
 
     A file whose sync failed is thrown away: nobody may take it for one on the device.
@@ -88,6 +87,7 @@ def start_segment(directory: Directory, header: Header, table: bytes, settings: 
     finally:
         files.close(fd)
     _core.fail_point("segment.started")
+    return temporary
 
 
 def _fits(temporary: Name, header: Header) -> bool:
@@ -101,11 +101,10 @@ def _fits(temporary: Name, header: Header) -> bool:
         files.close(fd)
 
 
-def name_segment(
-    directory: Directory, dir_fd: int, header: Header, live: Control | None = None
-) -> None:
+def name_segment(started: Name, dir_fd: int, header: Header, live: Control | None = None) -> None:
     """Make the started segment part of the log. ``live``: others have the log open."""
-    put_in_place(leftovers.free_name(directory, NEXT), directory, header)
+    directory = started.directory
+    put_in_place(started, directory, header)
     _core.fail_point("segment.named")
     with poisoning(live):
         files.sync_dir(dir_fd, directory.path)
@@ -324,8 +323,8 @@ def recover(
     while active.walk["rolled"]:
         header, table = successor_of(active)
         check_way(store.directory, header)
-        start_segment(store.directory, header, table, active.settings)
-        name_segment(store.directory, dir_fd, header, live)
+        started = start_segment(store.directory, header, table, active.settings)
+        name_segment(started, dir_fd, header, live)
         logger.info("%s: finished the roll that a dead process began", store.path)
         store.readmit(header.base_seq)
         made = enter(store, header.base_seq, None, write=True, behind=active)

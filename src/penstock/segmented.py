@@ -366,10 +366,10 @@ class SegmentedLog(Log):
         attached = self._live()
         while True:
             with self._guard:
-                pos = attached.get(L.C_PRODUCER_POS)
+                self._producers.learn(self._produced_since(self._producers.position))
+                pos = attached.get(L.C_PRODUCER_POS)  # after that, lest the table be ahead of it
                 m, header = self._active_map, self._header
                 if m is not None and header is not None and m.number == pos >> 32:
-                    self._producers.learn(self._produced_since(self._producers.position))
                     return question(self._producers.up_to(m, header, pos & 0xFFFFFFFF)), pos
             self._make_ready(0, None)
 

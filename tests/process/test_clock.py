@@ -13,6 +13,7 @@ import pytest
 
 import penstock
 from penstock import Busy, Event, Log
+from penstock.times import Ns
 from tests.support import faulty
 from tests.support.fixtures import STORM
 from tests.support.jobs import report, wait_file
@@ -51,7 +52,7 @@ def append_and_jump(path: str, jumps: list[int], seed: int, go: str = "") -> Non
             if kind == 0:
                 log.extend([b"batch"] * rng.randrange(2, 6))
             elif kind == 1:
-                log.append(b"own time", time=time.time_ns() - rng.randrange(3 * HOUR))
+                log.append(b"own time", time=Ns(time.time_ns() - rng.randrange(3 * HOUR)))
             elif kind == 2:
                 log.append(b"long" * 10_000)
             else:
@@ -74,14 +75,14 @@ def check_times(log: Log) -> list[Event]:
     bounds |= {at + d for at in rng.sample(edges, min(12, len(edges))) for d in (-1, 0, 1)}
     for since in sorted(bounds):
         later = [e.seq for e in events if e.time_ns >= since]
-        assert [e.seq for e in log.read(since=since)] == later
-        assert [e.seq for e in log.read(since=since, reverse=True)] == later[::-1]
+        assert [e.seq for e in log.read(since=Ns(since))] == later
+        assert [e.seq for e in log.read(since=Ns(since), reverse=True)] == later[::-1]
         until = rng.choice(edges)
         between = [e.seq for e in events if since <= e.time_ns < until]
-        assert [e.seq for e in log.read(since=since, until=until)] == between
+        assert [e.seq for e in log.read(since=Ns(since), until=Ns(until))] == between
         earlier = [e.seq for e in events if e.time_ns < since]
-        assert [e.seq for e in log.read(until=since)] == earlier
-        assert [e.seq for e in log.read(until=since, reverse=True)] == earlier[::-1]
+        assert [e.seq for e in log.read(until=Ns(since))] == earlier
+        assert [e.seq for e in log.read(until=Ns(since), reverse=True)] == earlier[::-1]
     return events
 
 

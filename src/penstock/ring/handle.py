@@ -271,11 +271,7 @@ class RingHandle(Log):
 
     def _sync_parent(self) -> None:
         """Have the name of the ring on disk."""
-        fd = files.open_dir(self._parent)
-        try:
-            files.sync_dir(fd, self._parent.path)
-        finally:
-            files.close(fd)
+        files.sync_name_in(self._parent, self.path)
 
     def _begin_epoch(self, held_fd: int) -> int:
         """Under LOCK_EX: have readers without control know that the file is about to change."""

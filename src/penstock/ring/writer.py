@@ -261,8 +261,8 @@ class RingWriter(RingHandle):
         while True:
             attached = self._live()
             with self._guard:
-                tail, newest = attached.get(L.C_TAIL), attached.get(L.C_PRODUCER_POS)
                 self._producers.learn(self._produced_since(self._producers.position))
+                tail, newest = attached.get(L.C_TAIL), attached.get(L.C_PRODUCER_POS)
                 table = self._producers.up_to(self._frame_at, newest, tail)
                 if table is not None:
                     return question(table), newest
