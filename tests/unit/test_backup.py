@@ -130,7 +130,7 @@ def test_the_target_must_be_new(log: penstock.Log, tmp_path: Path) -> None:
         ("sync_data", 2),
         ("sync_dir", 1),
         ("rename", 1),
-        ("read_at", 1),
+        ("read_at", 6),
         ("read_at", 8),
     ],
 )
