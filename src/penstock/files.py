@@ -19,7 +19,16 @@ from urllib.parse import unquote_to_bytes
 
 from penstock import _core
 from penstock.directory import Anchor, Anywhere, Directory, Held, Name, locate
-from penstock.errors import Busy, PenstockError, Usage, WrongType, from_os, gone_error
+from penstock.errors import (
+    Busy,
+    Io,
+    NotFound,
+    PenstockError,
+    Usage,
+    WrongType,
+    from_os,
+    gone_error,
+)
 
 _PUNCH_HOLE = 0x02
 _KEEP_SIZE = 0x01
@@ -160,6 +169,18 @@ def open_file(path: str, *, write: bool) -> int:
             return os.open(f"/proc/self/fd/{anchor.fd}", mode | os.O_CLOEXEC | os.O_NONBLOCK)
         name, at = locate(path)
         return os.open(name, mode | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=at.fd)
+
+
+def open_if_there(path: str) -> int | None:
+    """Open a file to read it; None if there is none, or if a link has its name."""
+    try:
+        return open_file(path, write=False)
+    except NotFound:
+        return None
+    except Io as error:
+        if error.errno != errno.ELOOP:
+            raise
+        return None
 
 
 def create_file(path: str, mode: int) -> int:
@@ -411,10 +432,10 @@ def sync_name_in(parent: Directory, path: str) -> None:
     with _doing("syncing the name of", path):
         name, at = locate(parent)
         fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=at.fd)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+    try:
+        sync_dir(fd, path)
+    finally:
+        os.close(fd)
 
 
 def sync_way(path: str) -> None:

@@ -7,7 +7,6 @@ was just created, or its first sector was not written when the machine lost powe
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import stat
@@ -15,7 +14,7 @@ import stat
 from penstock import _core, control, files, locks, segment
 from penstock import layout as L
 from penstock.directory import Directory, Name
-from penstock.errors import AlreadyExists, Io, NotFound, PenstockError
+from penstock.errors import AlreadyExists, NotFound, PenstockError
 from penstock.saying import logger
 
 NEXT = "next.tmp"
@@ -85,13 +84,8 @@ def _begins_as_segment(path: str) -> bool:
 
 def _start_of(path: str) -> bytes | None:
     """The pages before a segment's index; None for a link, for no file, and for what is gone."""
-    try:
-        fd = files.open_file(path, write=False)
-    except NotFound:
-        return None
-    except Io as error:
-        if error.errno != errno.ELOOP:
-            raise
+    fd = files.open_if_there(path)
+    if fd is None:
         return None
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):

@@ -6,7 +6,6 @@ and whoever has it open finds out when the name is another file's, of another si
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 import time
@@ -72,13 +71,8 @@ def _is_plausible(words: Words, slots: list[Slot]) -> bool:
 
 def _uuid_at(path: str) -> bytes | None:
     """The uuid of the ring that has a name; None if there is none."""
-    try:
-        fd = files.open_file(path, write=False)
-    except NotFound:
-        return None
-    except Io as error:
-        if error.errno != errno.ELOOP:
-            raise
+    fd = files.open_if_there(path)
+    if fd is None:
         return None
     try:
         return read_header(fd, path).uuid
