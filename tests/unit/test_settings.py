@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import _core, segment
+from penstock import headers, segment
 from penstock import layout as L
 from penstock.settings import Settings, parse_size
 from tests.unit import oracle
@@ -211,9 +211,9 @@ def test_settings_that_nobody_wrote(path: Path, settings: bytes) -> None:
     page = bytearray(name.read_bytes()[: L.PAGE])
     page[L.HEADER_SETTINGS : L.HEADER_CRC] = settings.ljust(L.HEADER_CRC - L.HEADER_SETTINGS, b"\0")
     struct.pack_into("<I", page, L.HEADER_SETTINGS_LEN, len(settings))
-    struct.pack_into("<I", page, L.HEADER_CRC, _core.crc32c(page[: L.HEADER_CRC]))
+    headers.seal_page(page, L.HEADER_CRC)
     with name.open("r+b") as file:
-        file.write(page)
+        headers.put(file.fileno(), bytes(page), str(name))
     segment.Header.unpack(bytes(page), str(name))
     with pytest.raises(penstock.Corrupt, match="settings"):
         penstock.open(path)
