@@ -433,7 +433,7 @@ def sync_name_in(parent: Directory, path: str) -> None:
         name, at = locate(parent)
         fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=at.fd)
     try:
-        sync_dir(fd, path)
+        sync_dir(fd, parent.path)
     finally:
         os.close(fd)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import _core, segment
+from penstock import _core, headers, segment
 from penstock.times import to_ns
 from tests.unit import oracle
 
@@ -147,7 +147,7 @@ def with_clock_ahead(path: Path, ns: int) -> None:
     (name,) = oracle.segment_paths(path)
     header = segment.Header.unpack(name.read_bytes()[:4096], str(name))
     with name.open("r+b") as file:
-        file.write(replace(header, prior_append_ns=ns).pack())
+        headers.put(file.fileno(), replace(header, prior_append_ns=ns).pack(), str(name))
     path.joinpath("control").unlink()
 
 
