@@ -20,7 +20,7 @@ FUZZ_BYTES_MAX := 512
 
 TYPED := $(wildcard src tests benchmarks examples tools)
 CORE_SOURCES := pyproject.toml setup.py src/penstock/layout.py \
-    $(wildcard $(addprefix src/penstock/,*.pyx *.pxd *.pxi _native.h _memory.h _threads.h))
+    $(shell find src/penstock/core -name '*.pyx' -o -name '*.pxi' -o -name '*.h' ! -name layout.h)
 # Directories are among them because a deleted module must go from the variants as well.
 PACKAGE_SOURCES := $(shell find src ! -path '*/__pycache__*' ! -path '*.egg-info*' \
     \( -type d -o -name '*.py' -o -name '*.pyi' -o -name py.typed \))
@@ -91,7 +91,7 @@ wheel: .venv/.core  ## build dist/*.whl and prove that it works without a compil
 	@$(PYTHON_IN_VENV) tools/check_wheel.py dist/*.whl
 
 clean:  ## remove everything that make has made
-	@rm -rf .venv build dist src/*.egg-info src/penstock/_core.c src/penstock/_layout.h \
+	@rm -rf .venv build dist src/*.egg-info src/penstock/core/_core.c src/penstock/core/layout.h \
 	    src/penstock/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -name __pycache__ -prune -exec rm -rf {} +
 

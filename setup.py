@@ -1,6 +1,6 @@
 """Builds the one compiled module, `penstock._core`; everything else is in pyproject.toml.
 
-The C side takes its numbers from `src/penstock/_layout.h`, which is written here from
+The C side takes its numbers from `src/penstock/core/layout.h`, which is written here from
 `src/penstock/layout.py` before every build. Never edit or commit that header.
 
 Switches, read from the environment (1 = on):
@@ -23,8 +23,9 @@ from setuptools.command.build_ext import build_ext
 
 PACKAGE = Path("src/penstock")
 LAYOUT = PACKAGE / "layout.py"
-LAYOUT_HEADER = PACKAGE / "_layout.h"
-CORE_C = PACKAGE / "_core.c"
+CORE = PACKAGE / "core"
+LAYOUT_HEADER = CORE / "layout.h"
+CORE_C = CORE / "_core.c"
 
 SWITCHES = [
     name
@@ -93,7 +94,7 @@ def layout_header() -> str:
 
 
 def write_layout_header() -> None:
-    """Bring _layout.h up to date, leaving its time stamp alone if nothing changed."""
+    """Bring layout.h up to date, leaving its time stamp alone if nothing changed."""
     text = layout_header()
     if not LAYOUT_HEADER.exists() or LAYOUT_HEADER.read_text() != text:
         LAYOUT_HEADER.write_text(text)
@@ -136,14 +137,8 @@ class BuildCore(build_ext):
 
 core = Extension(
     "penstock._core",
-    [str(PACKAGE / "_core.pyx")],
-    depends=[
-        str(PACKAGE / "_native.h"),
-        str(PACKAGE / "_memory.h"),
-        str(PACKAGE / "_threads.h"),
-        str(LAYOUT_HEADER),
-        "setup.py",
-    ],
+    [str(CORE / "_core.pyx")],
+    depends=[*map(str, CORE.glob("*.h")), str(LAYOUT_HEADER), "setup.py"],
     libraries=["pthread"],
     extra_compile_args=compile_args(),
     # A core to fuzz finds the sanitizers' runtime in the library that the fuzzer preloads.

@@ -12,7 +12,8 @@ A crash-safe event log in a directory that many processes write and read at once
 
 import logging
 
-from penstock.codecs import register_codec
+from penstock.data.codecs import register_codec
+from penstock.data.scan import Scan
 from penstock.errors import (
     AlreadyExists,
     Backpressure,
@@ -43,9 +44,8 @@ from penstock.event import Entry, Event
 from penstock.log import Log
 from penstock.opening import create, open, repair, verify
 from penstock.reader import Reader
-from penstock.repair import Plan
 from penstock.report import Problem, Report
-from penstock.scan import Scan
+from penstock.segments.check.repair import Plan
 from penstock.settings import Settings
 from penstock.stats import Stats
 

@@ -6,7 +6,7 @@ from typing import Any, Generic, Literal, Self, SupportsIndex, TypeAlias, final,
 from typing_extensions import TypeVar
 
 from penstock.event import ArrowData, Buffer, Entry, Headers
-from penstock.producers import News
+from penstock.handle.producers import News
 from penstock.times import Time
 
 # What reading gives: the schema's type, and Any for a log without one.

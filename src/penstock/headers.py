@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol, TypeVar
 
-from penstock import _core, files
+from penstock import _core
 from penstock import layout as L
 from penstock.errors import Corrupt, Io, UnsupportedVersion
+from penstock.system import files
 
 COPIES = (L.COPY_A_OFFSET, L.COPY_B_OFFSET)
 _PAGES_END = L.COPY_B_OFFSET + L.COPY_BYTES

@@ -7,13 +7,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, SupportsIndex
 
-from penstock import files
 from penstock.arguments import check_progress
+from penstock.data.scan import BATCH_ROWS, Scan
 from penstock.errors import Busy, NotFound, PenstockError, Usage
 from penstock.event import ArrowData, Buffer, Event, Headers
-from penstock.handle import Handle
+from penstock.handle.handle import Handle
 from penstock.layout import C_DURABLE_SEQ, C_POISONED
-from penstock.load import load_into
 from penstock.reader import (
     SEQ_MAX,
     Position,
@@ -25,12 +24,13 @@ from penstock.reader import (
     to_seq,
     topic_bytes,
 )
-from penstock.repair import Plan
 from penstock.report import Report
-from penstock.scan import BATCH_ROWS, Scan
+from penstock.segments.check.repair import Plan
+from penstock.segments.load import load_into
 from penstock.settings import Settings, WhenFull, parse_size
 from penstock.stats import Stats, collect
 from penstock.steward import Steward
+from penstock.system import files
 from penstock.times import Time
 
 if TYPE_CHECKING:

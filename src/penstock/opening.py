@@ -15,22 +15,24 @@ from dataclasses import dataclass, fields
 from types import UnionType
 from typing import Any, Literal
 
-from penstock import codecs, files, segment
 from penstock import layout as L
 from penstock.arguments import check_choice, check_progress
+from penstock.data import codecs
 from penstock.errors import AlreadyExists, Gone, NoSuchLog, Usage, WrongType
 from penstock.log import Log, T
-from penstock.repair import Plan
-from penstock.repair import repair as repair_segments
 from penstock.report import Report
-from penstock.ring import check as ring_check
 from penstock.ring import file as ring_file
-from penstock.ring import mend as ring_mend
+from penstock.ring import repair as ring_mend
+from penstock.ring import verify as ring_check
 from penstock.ring.log import RingLog
-from penstock.segmented import SegmentedLog
+from penstock.segments import segment
+from penstock.segments.check.repair import Plan
+from penstock.segments.check.repair import repair as repair_segments
+from penstock.segments.check.verify import Progress
+from penstock.segments.check.verify import verify as verify_segments
+from penstock.segments.log import SegmentedLog
 from penstock.settings import Options, Settings, WhenFull, parse_size
-from penstock.verify import Progress
-from penstock.verify import verify as verify_segments
+from penstock.system import files
 
 OPEN_TIMEOUT = 10.0
 FOR_EVER = 1e9  # seconds

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock import _core, segment
+from penstock import _core
 from penstock import layout as L
 from penstock._core import Control
 from penstock.errors import NotFound
-from penstock.store import Store
+from penstock.segments import segment
+from penstock.segments.store import Store
 
 JOBS = ("allocate", "prepare", "seal", "sync")
 

@@ -33,7 +33,7 @@ class DefaultSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns, if the user gives none."""
-        from penstock.spark.source import schema
+        from penstock.spark.read.source import schema
         from penstock.spark.workers import settle
 
         settle()
@@ -41,7 +41,7 @@ class DefaultSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For ``spark.read``."""
-        from penstock.spark.source import TableReader
+        from penstock.spark.read.source import TableReader
         from penstock.spark.workers import settle
 
         settle()
@@ -49,22 +49,22 @@ class DefaultSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For ``spark.readStream``."""
-        from penstock.spark.stream import StreamReader
+        from penstock.spark.read.stream import StreamReader
 
         return StreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """For ``df.write``."""
-        from penstock.spark.sink import TableWriter
         from penstock.spark.workers import settle
+        from penstock.spark.write.sink import TableWriter
 
         settle()
         return TableWriter(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """For ``df.writeStream``."""
-        from penstock.spark.sink import StreamWriter
         from penstock.spark.workers import settle
+        from penstock.spark.write.sink import StreamWriter
 
         settle()
         return StreamWriter(self.options, schema, overwrite)

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import errors, files
+from penstock import errors
 from penstock import layout as L
 from penstock.stats import Job
 from penstock.steward import ahead
+from penstock.system import files
 from tests.support import alone
 from tests.support.wait import wait_for
 

@@ -122,7 +122,7 @@ def _open_interrupted(path: Path, lines: int) -> bool:
 
     def trace(frame: types.FrameType, event: str, arg: Any) -> Any:
         nonlocal left
-        if not frame.f_code.co_filename.endswith(("handle.py", "segmented.py", "log.py")):
+        if not frame.f_code.co_filename.endswith(("handle.py", "log.py")):
             return None
         if event == "line":
             left -= 1

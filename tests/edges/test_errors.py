@@ -15,7 +15,7 @@ import pytest
 
 import penstock
 from penstock import errors
-from penstock.needs import needed
+from penstock.system.needs import needed
 
 MISSING: dict[str, Callable[[Path], object]] = {
     "open": lambda p: penstock.open(p, create=False),

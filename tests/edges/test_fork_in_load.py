@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import staged
-from penstock.staged import Writer
+from penstock.segments import staged
+from penstock.segments.staged import Writer
 from tests.support import alone
 
 COUNT = 300

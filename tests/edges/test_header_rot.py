@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import headers, segment
+from penstock import headers
 from penstock import layout as L
 from penstock.ring import file as ring_file
+from penstock.segments import segment
 from penstock.settings import Settings
 from tests.golden.test_golden import unpack
 

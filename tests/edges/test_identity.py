@@ -14,7 +14,7 @@ import pytest
 
 import penstock
 from penstock import AlreadyExists, Gone, _core
-from penstock.segment import file_name
+from penstock.segments.segment import file_name
 
 pytestmark = pytest.mark.process
 

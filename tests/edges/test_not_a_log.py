@@ -14,7 +14,7 @@ import pytest
 import penstock
 from penstock import _core
 from penstock import layout as L
-from penstock.segment import BEGUN
+from penstock.segments.segment import BEGUN
 from tests.support import alone
 
 TEXT = b"Package: penstock\nVersion: 1\n"

@@ -15,7 +15,7 @@ import pytest
 import penstock
 from penstock import _core
 from penstock import layout as L
-from penstock.ring.ends import WHEN_FULL
+from penstock.ring.ending import WHEN_FULL
 from penstock.settings import WhenFull
 from tests.unit.ring_shape import fill, shape
 

@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import _core, files
+from penstock import _core
+from penstock.system import files
 from tests.support import alone
 
 Handler = Callable[..., None]

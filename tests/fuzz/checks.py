@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import penstock
-from penstock import _core, control
+from penstock import _core
 from penstock import layout as L
+from penstock.handle import control
 from penstock.report import Report
 from tests.fuzz.edits import Scene, scene_of, write, writer_in
 

@@ -21,8 +21,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock import _core, control, segment
+from penstock import _core
 from penstock import layout as L
+from penstock.handle import control
+from penstock.segments import segment
 from tests.fuzz.seeds import seeds
 
 EDITS_MAX = 24

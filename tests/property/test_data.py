@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from penstock import lite3
+from penstock.data import lite3
 
 CHARACTERS = st.characters(exclude_categories=["Cs"])
 TEXT = st.text(CHARACTERS)

@@ -21,11 +21,11 @@ import pyarrow.dataset
 import pytest
 
 import penstock
-from penstock import files
 from penstock.errors import Busy, Corrupt, Io, NotFound, Usage, WrongType
 from penstock.spark import lake
 from penstock.spark.lake import __main__ as command
 from penstock.spark.lake.book import Book
+from penstock.system import files
 from tests.support.fixtures import STORM
 from tests.support.spark import QUICK_JAVA
 from tests.support.wait import wait_for

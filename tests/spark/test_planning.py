@@ -28,9 +28,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 import penstock
 from penstock import errors
-from penstock.spark import splits
-from penstock.spark.filters import take_filters
-from penstock.spark.source import TableReader, schema
+from penstock.spark.read import splits
+from penstock.spark.read.filters import take_filters
+from penstock.spark.read.source import TableReader, schema
 from tests.support.spark import EPOCH, plain_rows, read_all
 
 BASE_MS = 1_600_000_000_000

@@ -23,9 +23,9 @@ pytest.importorskip("pyspark")
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from penstock.spark.bound import NOTE
-from penstock.spark.sink import Message, StreamWriter
-from penstock.spark.staging import name_of
+from penstock.spark.write.bound import NOTE
+from penstock.spark.write.sink import Message, StreamWriter
+from penstock.spark.write.staging import name_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

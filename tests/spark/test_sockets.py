@@ -14,8 +14,8 @@ import pytest
 
 import penstock
 from penstock.spark import sockets
-from penstock.spark.source import TableReader, schema
-from penstock.spark.stream import StreamReader
+from penstock.spark.read.source import TableReader, schema
+from penstock.spark.read.stream import StreamReader
 
 UNACKNOWLEDGED = slice(24, 28)  # tcpi_unacked in Linux's struct tcp_info
 

@@ -15,8 +15,8 @@ import pyarrow
 import pytest
 
 import penstock
-from penstock import files
 from penstock.errors import Conflict, Corrupt, DiskFull, NotFound, TooLarge, Usage
+from penstock.system import files
 
 pytest.importorskip("pyspark")
 
@@ -34,9 +34,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from penstock.files import path_text
-from penstock.spark.sink import Message, StreamWriter, TableWriter, check_columns
-from penstock.spark.staging import ABANDONED_SECONDS, Staging, name_of
+from penstock.spark.write.sink import Message, StreamWriter, TableWriter, check_columns
+from penstock.spark.write.staging import ABANDONED_SECONDS, Staging, name_of
+from penstock.system.files import path_text
 
 
 def schema(*columns: tuple[str, DataType]) -> StructType:
@@ -392,7 +392,7 @@ FORBIDDEN = """
 import os, sys
 from pyspark.sql.types import BinaryType, StructField, StructType
 import penstock
-from penstock.spark.sink import TableWriter
+from penstock.spark.write.sink import TableWriter
 
 path = sys.argv[1]
 penstock.create(path).close()

@@ -18,9 +18,10 @@ from pyspark.sql.streaming.datasource import (
 
 import penstock
 from penstock import errors
-from penstock.spark import lag, stream
-from penstock.spark.source import schema
-from penstock.spark.stream import StreamReader
+from penstock.spark import lag
+from penstock.spark.read import stream
+from penstock.spark.read.source import schema
+from penstock.spark.read.stream import StreamReader
 from tests.support.spark import plain_rows, read_all
 
 
@@ -121,7 +122,7 @@ def test_fewer_than_wanted_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """A batch waits for so many rows, but only so long."""
     path = fill(tmp_path / "log", 100)
     clock = [1000.0]
-    monkeypatch.setattr("penstock.spark.stream.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("penstock.spark.read.stream.time.monotonic", lambda: clock[0])
     reader = reading(path, minOffsetsPerTrigger=150, maxTriggerDelay="10s")
     assert reader.getDefaultReadLimit() == ReadMinRows(150)
     start = reader.initialOffset()

@@ -13,7 +13,7 @@ from penstock.errors import BadData
 from tests.support.nested import NESTED, nested, plainly
 from tests.support.texts import COLUMNS, assert_same, by_penstock, cases, fragments, made, shown
 
-typed = pytest.importorskip("penstock.spark.typed")
+typed = pytest.importorskip("penstock.spark.read.typed")
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

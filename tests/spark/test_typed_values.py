@@ -32,9 +32,9 @@ from tests.support.texts import (
 )
 
 pytest.importorskip("pyspark")
-moments = pytest.importorskip("penstock.spark.typed.moments")
-typed = pytest.importorskip("penstock.spark.typed")
-RowReader = pytest.importorskip("penstock.spark.typed.rows").RowReader
+moments = pytest.importorskip("penstock.spark.read.typed.moments")
+typed = pytest.importorskip("penstock.spark.read.typed")
+RowReader = pytest.importorskip("penstock.spark.read.typed.rows").RowReader
 
 CORRUPT = "_corrupt_record string"
 

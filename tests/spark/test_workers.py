@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.spark.sink import TableWriter
-from penstock.spark.source import TableReader, schema
+from penstock.spark.read.source import TableReader, schema
 from penstock.spark.workers import REUSED
+from penstock.spark.write.sink import TableWriter
 
 ARRIVE = "pickle.load(sys.stdin.buffer)"
 PLAN = "pyspark_penstock.DefaultSource({'columns': 'value'}).schema()"

@@ -3,7 +3,7 @@
     python -m tests.support.dying
 
 Each line of the input is a job: "LAKE publish NTH" or "LAKE compact NTH". Every function of
-`penstock.files` that changes a name or a file counts as an operation. With NTH 0 the job lives, and
+`files` that changes a name or a file counts as an operation. With NTH 0 the job lives, and
 the answer is how many operations there were; else it is "killed". Jobs run in forks of a process
 that has imported all it needs and done nothing yet.
 """
@@ -23,9 +23,9 @@ import pandas  # noqa: F401 - pyarrow imports it at the first array, which each 
 import pyarrow as pa
 from pyarrow import parquet
 
-from penstock import files
 from penstock.spark.lake import compact
 from penstock.spark.lake.book import Book, Journal, Move
+from penstock.system import files
 
 CHANGES = (
     *("rename", "unlink", "remove_tree", "link", "exchange", "replace_text"),

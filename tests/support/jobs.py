@@ -23,8 +23,9 @@ from typing import Any, Literal
 from unittest import mock
 
 import penstock
-from penstock import Gap, Log, _core, control
-from penstock.segmented import SegmentedLog
+from penstock import Gap, Log, _core
+from penstock.handle import control
+from penstock.segments.log import SegmentedLog
 from tests.support.acks import Acks
 from tests.support.values import fingerprint, read_mark
 from tests.support.wait import wait_for

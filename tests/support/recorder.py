@@ -1,6 +1,6 @@
 """Running a script of appends and syncs while a history watches every step of it.
 
-The history looks at the files around every call of ``penstock.files`` that changes one and at every
+The history looks at the files around every call of ``files`` that changes one and at every
 fail-point, those between two stores of the compiled core too. Syncs never reach a device: here the
 history is the disk. What the keeper's thread would do at a time of its own is a step of the script,
 so that a run is the same each time.
@@ -18,9 +18,12 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
-from penstock import _core, files, segment, segmented
+from penstock import _core
 from penstock.errors import from_os
+from penstock.segments import log as segmented
+from penstock.segments import segment
 from penstock.steward import ahead
+from penstock.system import files
 from tests.support.pages import PAGE, History
 
 LOOSE = frozenset({"control", "control.tmp"})

@@ -272,7 +272,7 @@ def by_penstock(texts: list[bytes], columns: str, mode: str = "PERMISSIVE") -> A
     """A table of what our columns hold."""
     import pyarrow as pa
 
-    from penstock.spark.typed import Typed
+    from penstock.spark.read.typed import Typed
 
     reader = Typed(schema_of(columns), mode, "_corrupt_record", "json")
     values = pa.array(texts, pa.binary())

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from penstock.steward import background
-from penstock.steward.background import Background
+from penstock.system import background
+from penstock.system.background import Background
 from tests.support.threads import threads_of
 from tests.support.wait import wait_for
 

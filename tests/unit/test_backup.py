@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import errors, files
+from penstock import errors
+from penstock.system import files
 from tests.unit import oracle
 
 

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 import penstock
-from penstock import codecs
+from penstock.data import codecs
 from penstock.documents import Document, document
 from penstock.settings import Settings
 from tests.golden.test_golden import VERSIONS, unpack

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock import Busy, Io, Usage, _core, control, files
+from penstock import Busy, Io, Usage, _core
 from penstock import layout as L
 from penstock._core import Control
-from penstock.control import Place
+from penstock.handle import control
+from penstock.handle.control import Place
+from penstock.system import files
 
 UUID = bytes(range(16))
 WORDS = {L.C_NEXT_SEQ: 7, L.C_HEAD: 1 << 32 | 4096}

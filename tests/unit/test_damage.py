@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import _core, segment
+from penstock import _core
 from penstock import layout as L
-from penstock.segmented import SegmentedLog
+from penstock.segments import segment
+from penstock.segments.log import SegmentedLog
 from penstock.steward import ahead
 from tests.unit import oracle
 

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import errors, files, segment
+from penstock import errors
 from penstock import layout as L
+from penstock.segments import segment
+from penstock.system import files
 from tests.unit import oracle
 
 

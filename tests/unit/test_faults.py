@@ -1,6 +1,6 @@
 """One call to the system fails at a chosen moment: a typed error, nothing lost, and life goes on.
 
-Every function of penstock.files that an operation uses is made to fail once, at each of its calls.
+Every function of `files` that an operation uses is made to fail once, at each of its calls.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import errors, files
+from penstock import errors
+from penstock.system import files
 from tests.support.attempts import Attempts
 from tests.support.fixtures import STORM
 from tests.unit import oracle
@@ -66,7 +67,7 @@ def poisoned(log: penstock.Log) -> bool:
 
 
 class Fault:
-    """Makes the nth call of one function in penstock.files fail, once."""
+    """Makes the nth call of one function in penstock.system.files fail, once."""
 
     def __init__(self, name: str, nth: int, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = 0
@@ -305,7 +306,7 @@ def test_a_dead_end_is_no_dead_handle(path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 class AnyFault:
-    """Makes the nth call fail, all functions of penstock.files counted together; or all from it on.
+    """Makes the nth call fail, all functions of `files` counted together; or all from it on.
 
     Closing a descriptor is left alone, and so is what cannot fail.
     """

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock import errors
-from penstock.fields import arrow_schema
+from penstock.data.fields import arrow_schema
 
 SCHEMA = {"user": str, "amount": float, "n": int, "ok": bool, "tags": list[str]}
 

@@ -10,10 +10,10 @@ import pyarrow.dataset
 import pytest
 from pyarrow import parquet
 
-from penstock import files
 from penstock.errors import Busy, Io, NotFound, Usage, WrongType
 from penstock.spark.lake import Compaction, compact
 from penstock.spark.lake.book import Book, Journal
+from penstock.system import files
 
 
 def make(lake: Path, sizes: list[int], where: str = "date=1") -> None:

@@ -14,7 +14,7 @@ import pylite3
 import pytest
 
 import penstock
-from penstock import lite3
+from penstock.data import lite3
 from tests.support.forged import forged
 
 VALUE = {"name": "ada", "born": 1815, "tags": ["a", "b"], "more": {"x": None, "y": [1.5, True]}}
@@ -190,7 +190,7 @@ def test_work_is_bounded_by_size() -> None:
 CHILD = """
 import faulthandler, json, random, sys
 import pylite3
-from penstock import lite3
+from penstock.data import lite3
 from tests.support.forged import forged
 
 faulthandler.dump_traceback_later(100, exit=True)

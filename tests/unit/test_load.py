@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import Entry, errors, files
-from penstock.leftovers import is_leftover_name
+from penstock import Entry, errors
+from penstock.segments.leftovers import is_leftover_name
+from penstock.system import files
 from tests.unit import oracle
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import penstock
 from penstock.layout import CONTROL_MAGIC
-from penstock.segment import BEGUN
+from penstock.segments.segment import BEGUN
 from tests.unit import oracle
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import penstock
 from penstock import layout as L
-from penstock.segment import Header, Slot, Summary, first_slot
+from penstock.segments.segment import Header, Slot, Summary, first_slot
 
 HEADER = Header(
     uuid=bytes(range(16)),

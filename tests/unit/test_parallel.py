@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.parallel import Unwanted, _Shared, in_order
+from penstock.system.parallel import Unwanted, _Shared, in_order
 from tests.support.threads import threads_of
 from tests.support.wait import wait_for
 

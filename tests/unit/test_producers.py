@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock import layout as L
-from penstock import producers, segment
+from penstock.handle import producers
+from penstock.segments import segment
 from tests.unit import oracle
 
 

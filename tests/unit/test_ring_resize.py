@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import _core, files
+from penstock import _core
+from penstock.system import files
 from tests.unit import oracle
 
 DEATH = """

@@ -21,11 +21,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock
-from penstock import Entry, errors, scan, segmented
+from penstock import Entry, errors
 from penstock import layout as L
-from penstock.examine import look
-from penstock.parallel import in_order
+from penstock.data import scan
+from penstock.segments import log as segmented
+from penstock.segments.check.examine import look
 from penstock.steward import ahead
+from penstock.system.parallel import in_order
 from penstock.times import Ns
 from tests.support.mapped import mapped_bytes
 from tests.support.wait import wait_for

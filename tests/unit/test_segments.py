@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import files, segmented
-from penstock.segment import file_name, map_segment
+from penstock.segments import log as segmented
+from penstock.segments.segment import file_name, map_segment
 from penstock.steward import ahead
 from penstock.steward.seal import seal
+from penstock.system import files
 from tests.support.wait import wait_for
 from tests.unit import oracle
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import headers, segment
+from penstock import headers
 from penstock import layout as L
+from penstock.segments import segment
 from penstock.settings import Settings, parse_size
 from tests.unit import oracle
 

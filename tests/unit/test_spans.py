@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.spans import Span, spans, stop_within
+from penstock.data.spans import Span, spans, stop_within
 
 FRAME_BYTES = 152  # topic and value of 100 bytes, and a time
 

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import Conflict, Corrupt, files
+from penstock import Conflict, Corrupt
 from penstock import layout as L
 from penstock._core import Given, rows_to_stage
-from penstock.segmented import SegmentedLog
-from penstock.staged import Staged, Writer, append_staged
+from penstock.segments.log import SegmentedLog
+from penstock.segments.staged import Staged, Writer, append_staged
+from penstock.system import files
 
 pyarrow = pytest.importorskip("pyarrow")
 
@@ -155,7 +156,7 @@ def test_a_log_that_moves_on_meanwhile(
     tmp_path: Path, path: Path, log: SegmentedLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Events that others append while files become segments come before them."""
-    from penstock.staged import Adopted
+    from penstock.segments.staged import Adopted
 
     finish = Adopted.finish
 

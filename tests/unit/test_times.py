@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import _core, headers, segment
+from penstock import _core, headers
+from penstock.segments import segment
 from penstock.times import to_ns
 from tests.unit import oracle
 

@@ -18,9 +18,11 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import _core, errors, files, segment
+from penstock import _core, errors
 from penstock import layout as L
-from penstock.examine import look
+from penstock.segments import segment
+from penstock.segments.check.examine import look
+from penstock.system import files
 from tests.support.wait import wait_for
 from tests.unit import broken, oracle
 from tests.unit.broken import STORM, Built

@@ -12,15 +12,16 @@ import struct
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from penstock import _core, files, headers
+from penstock import _core, headers
 from penstock import layout as L
 from penstock._core import RingMap
-from penstock.control import Place
 from penstock.errors import AlreadyExists, Corrupt, Io, PenstockError, UnsupportedVersion, Usage
+from penstock.handle.control import Place
 from penstock.headers import page_is_good, seal_page
-from penstock.leftovers import begins_as
-from penstock.segment import pages
+from penstock.segments.leftovers import begins_as
+from penstock.segments.segment import pages
 from penstock.settings import Settings
+from penstock.system import files
 
 ROOM_MIN = 8 << 10  # bytes for frames, whatever the index takes
 UNFINISHED = ".unfinished"  # how the name ends of a ring that is being made

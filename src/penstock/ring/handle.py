@@ -12,12 +12,9 @@ import time
 import weakref
 from contextlib import suppress
 
-from penstock import _core, control, durability, files
+from penstock import _core
 from penstock import layout as L
 from penstock._core import Control, Hold, RingMap
-from penstock.control import Words
-from penstock.directory import Held, Name
-from penstock.durability import Snapshot, poisoning
 from penstock.errors import (
     Busy,
     Corrupt,
@@ -28,10 +25,12 @@ from penstock.errors import (
     UnsupportedVersion,
     Usage,
 )
-from penstock.leftovers import begins_as
+from penstock.handle import control, durability
+from penstock.handle.control import Words
+from penstock.handle.durability import Snapshot, poisoning
 from penstock.log import Log
-from penstock.ring import ends as ring_ends
-from penstock.ring.ends import Ends
+from penstock.ring import ending as ring_ends
+from penstock.ring.ending import Ends
 from penstock.ring.file import (
     Header,
     Slot,
@@ -43,8 +42,11 @@ from penstock.ring.file import (
     write_slot,
 )
 from penstock.ring.producers import Follower
-from penstock.saying import logger
+from penstock.segments.leftovers import begins_as
 from penstock.settings import Options, Settings
+from penstock.system import files
+from penstock.system.directory import Held, Name
+from penstock.system.messages import logger
 
 RESIZED = ".resized"  # how the name ends of the file that a resize is making
 OPEN_ATTEMPTS = 100

@@ -9,16 +9,16 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from penstock import files
 from penstock import layout as L
 from penstock.errors import NotFound, PenstockError
-from penstock.repair import Plan
 from penstock.report import Report
-from penstock.ring import check as ring_check
-from penstock.ring import mend as ring_mend
+from penstock.ring import repair as ring_mend
+from penstock.ring import verify as ring_check
 from penstock.ring.mover import RingMover
+from penstock.segments.check.repair import Plan
+from penstock.segments.check.verify import Progress
 from penstock.stats import Ring, Stock
-from penstock.verify import Progress
+from penstock.system import files
 
 
 class RingLog(RingMover):

@@ -10,18 +10,19 @@ import _thread
 from collections.abc import Callable
 from dataclasses import replace
 
-from penstock import _core, files
+from penstock import _core
 from penstock import layout as L
 from penstock._core import Control
-from penstock.directory import Name
 from penstock.errors import AlreadyExists, Busy, Gone, NotFound, PenstockError
-from penstock.parallel import Unwanted
 from penstock.ring.file import Header, check_shape, read_slots
 from penstock.ring.handle import RESIZED, remove_unfinished
 from penstock.ring.producers import Follower
 from penstock.ring.rewrite import Source, name_copy, write_copy
 from penstock.ring.writer import RingWriter
-from penstock.verify import Progress
+from penstock.segments.check.verify import Progress
+from penstock.system import files
+from penstock.system.directory import Name
+from penstock.system.parallel import Unwanted
 
 BACKUP_ATTEMPTS = 3
 

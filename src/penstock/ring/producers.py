@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable
 
 from penstock import layout as L
-from penstock.producers import Done, News, Table
+from penstock.handle.producers import Done, News, Table
 
 Frame = tuple[int, int, bytes | None, bytes]
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
-from penstock import _core, files, headers
+from penstock import _core, headers
 from penstock import layout as L
 from penstock._core import LogCore, RingMap
-from penstock.producers import Table
+from penstock.handle.producers import Table
 from penstock.ring.file import Header, Slot, make_file, map_ring, write_slot
 from penstock.settings import Settings
+from penstock.system import files
 
 logger = logging.getLogger("penstock")
 

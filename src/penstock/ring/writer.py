@@ -15,13 +15,13 @@ from penstock import _core
 from penstock import layout as L
 from penstock._core import Control, Given, RingMap
 from penstock.errors import Busy, Corrupt, Full, TooLarge, Usage
-from penstock.load import Private
-from penstock.producers import Table
-from penstock.ring import ends as ring_ends
-from penstock.ring.ends import WHEN_FULL
+from penstock.handle.producers import Table
+from penstock.ring import ending as ring_ends
+from penstock.ring.ending import WHEN_FULL
 from penstock.ring.handle import RingHandle
-from penstock.saying import logger
+from penstock.segments.load import Private
 from penstock.settings import Settings
+from penstock.system.messages import logger
 
 _T = TypeVar("_T")
 

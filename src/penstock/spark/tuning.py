@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, cast
 
 from penstock.errors import Usage, WrongType
-from penstock.needs import needed
+from penstock.system.needs import needed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

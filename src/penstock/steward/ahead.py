@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import monotonic
 
-from penstock import durability
 from penstock import layout as L
 from penstock._core import Control, SegmentMap
-from penstock.directory import Directory
-from penstock.durability import Snapshot
 from penstock.errors import Busy, Closed, Corrupt, PenstockError
-from penstock.segment import Header
+from penstock.handle import durability
+from penstock.handle.durability import Snapshot
+from penstock.segments.segment import Header
+from penstock.segments.store import Store
 from penstock.settings import Settings
 from penstock.steward.record import Record
 from penstock.steward.roll import PATIENCE, allocate_to, prepare
 from penstock.steward.seal import seal_finished
-from penstock.store import Store
+from penstock.system.directory import Directory
 
 UNSEALED_MAX = 8  # segments that may wait for a pause in the appends
 PAUSE = 0.04  # seconds without an append; less than a keeper's LATER, so that one look is enough

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable
 
 from penstock.errors import Closed
-from penstock.saying import logger
-from penstock.steward.background import Background
+from penstock.system.background import Background
+from penstock.system.messages import logger
 
 LATER = 0.05  # seconds
 

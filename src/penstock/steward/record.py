@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock import _core
-from penstock.saying import logger
 from penstock.stats import JOBS, Job
+from penstock.system.messages import logger
 
 _MEANING = {
     "allocate": "allocating space ahead of appends",

@@ -5,15 +5,17 @@ Everything here but ``prepare`` runs under the write lock, with the log already 
 
 from __future__ import annotations
 
-from penstock import _core, files, segment
+from penstock import _core
 from penstock import layout as L
 from penstock._core import Control, SegmentMap
-from penstock.directory import Directory
-from penstock.ending import Active
 from penstock.errors import AlreadyExists, Busy
-from penstock.leftovers import NEXT
-from penstock.recovery import check_way, name_segment, start_segment, successor_of
+from penstock.segments import segment
+from penstock.segments.ending import Active
+from penstock.segments.leftovers import NEXT
+from penstock.segments.recovery import check_way, name_segment, start_segment, successor_of
 from penstock.settings import Settings
+from penstock.system import files
+from penstock.system.directory import Directory
 
 PATIENCE = 0.2  # seconds that maintenance waits; an append does what was put off
 

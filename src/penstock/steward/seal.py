@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from penstock import _core, files, segment
+from penstock import _core
 from penstock import layout as L
 from penstock._core import SegmentMap
 from penstock.errors import Corrupt, NotFound
-from penstock.segment import Header, Summary
+from penstock.segments import segment
+from penstock.segments.segment import Header, Summary
+from penstock.segments.store import Store
 from penstock.steward.slack import free_slack
-from penstock.store import Store
+from penstock.system import files
 
 
 def seal_finished(store: Store, active_base: int, maps: dict[int, SegmentMap]) -> int:

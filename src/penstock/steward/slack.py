@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import re
 
-from penstock import _core, control, files, locks, segment
+from penstock import _core
 from penstock import layout as L
 from penstock._core import Control
-from penstock.control import Place, Words
 from penstock.errors import Busy, PenstockError
-from penstock.leftovers import NEXT, is_ours
-from penstock.saying import logger
-from penstock.segment import Header
-from penstock.store import Store
+from penstock.handle import control, locks
+from penstock.handle.control import Place, Words
+from penstock.segments import segment
+from penstock.segments.leftovers import NEXT, is_ours
+from penstock.segments.segment import Header
+from penstock.segments.store import Store
+from penstock.system import files
+from penstock.system.messages import logger
 
 PATIENCE = 0.2  # seconds to wait for the write lock; the next close gives back what this one left
 

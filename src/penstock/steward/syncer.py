@@ -12,10 +12,10 @@ import weakref
 from typing import TYPE_CHECKING
 
 from penstock.errors import Closed, PenstockError
-from penstock.steward.background import Background
+from penstock.system.background import Background
 
 if TYPE_CHECKING:
-    from penstock.handle import Handle
+    from penstock.handle.handle import Handle
 
 
 class Syncer:

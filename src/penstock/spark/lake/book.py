@@ -27,8 +27,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
-from penstock import files
 from penstock.errors import Busy, Corrupt, Usage
+from penstock.system import files
 
 VERSION = 1
 HOLD_TIMEOUT = 10.0  # longer than a driver takes to notice that its other half is dead

@@ -23,10 +23,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock import files
 from penstock.errors import Io, NoSuchLog, Usage, WrongType
-from penstock.needs import needed
 from penstock.spark.lake.book import HOLD_TIMEOUT, Book, parquet_files
+from penstock.system import files
+from penstock.system.needs import needed
 
 logger = logging.getLogger("penstock.lake")
 

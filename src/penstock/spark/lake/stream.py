@@ -15,9 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from penstock import files
 from penstock.errors import Closed, Corrupt, PenstockError, Usage, WrongType
-from penstock.needs import needed
 from penstock.spark.lake.book import (
     HOLD_TIMEOUT,
     Book,
@@ -29,7 +27,9 @@ from penstock.spark.lake.book import (
 )
 from penstock.spark.lake.compaction import ROWS_PER_FILE
 from penstock.spark.lake.shape import REASON, Shape, spread
-from penstock.spark.logs import find_logs
+from penstock.spark.read.logs import find_logs
+from penstock.system import files
+from penstock.system.needs import needed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,0 +1,1 @@
+"""Values and columns: codecs, Arrow scans, typed fields."""

@@ -1,0 +1,391 @@
+"""Finding both ends of a ring, and bringing it into order: at first open, and when a writer died.
+
+Frames are the only truth. What tells where they are, from the best witness to the worst:
+
+1. Control of this boot. It is right but for the last append, whose bytes end before ``reserved``.
+2. A checkpoint of a clean close, behind which nothing was written, if its last frame bears it out.
+3. Anchors: both checkpoints, and control of another boot or file. Each names a frame. One that is
+   still that frame is within what was published, and the frames around it are found by walking;
+   unless it lies where a later lap ended early, and nobody has come to overwrite it.
+4. Every valid frame in the file: the run of them that has the highest seq.
+
+When the power fails, any page may be as it was at the last sync. Of two checkpoints the newer one
+may be of a sync that never returned, so that frames are lost before the one that it names; the
+older one is of a sync that did. So the walk begins at the older one, unless its frame was dropped
+already when the newer one was written. What is missing between the two was never synced: as long as
+the tail is not between them. Appends see to that. One that would move it there has a sync write
+another checkpoint first, which makes the one before it sure (``C_GUARD``). Whoever recovers writes
+over the checkpoint that did not lead there, so that the other one is left if the power fails again.
+
+What a control of another boot says is but a hint, and the word of a checkpoint counts more, unless
+all the frames are there that control knows of and those of the checkpoints were dropped by then.
+
+Then everything outside the frames that were found is zeroed: what is left there of appends that are
+lost would follow the next one otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from penstock import _core
+from penstock import layout as L
+from penstock._core import Control, RingMap
+from penstock.handle.control import Words
+from penstock.handle.durability import poisoning
+from penstock.ring.file import Header, Slot, read_slots
+from penstock.settings import Settings, WhenFull
+from penstock.system import files
+from penstock.system.messages import logger
+
+WHEN_FULL: dict[WhenFull, int] = {
+    "drop": L.WHEN_FULL_DROP,
+    "block": L.WHEN_FULL_BLOCK,
+    "error": L.WHEN_FULL_ERROR,
+}
+
+
+Run = tuple[int, int, int, int, bool]
+Wrap = tuple[int, int, int]
+
+
+@dataclass(slots=True)
+class Ends:
+    """A ring, and where its frames begin and end."""
+
+    map: RingMap
+    header: Header
+    tail: int
+    walk: dict[str, Any]  # where a walk to the end stands; its offsets are positions
+    stop: int  # where bytes of an append that was not finished end at the latest
+    anchor: Slot | None = None  # the checkpoint that led here, if one did
+    by_control: bool = False
+    state: int = 0  # settings and producers are known by frames from there on; 0: from anywhere
+
+    @property
+    def next_seq(self) -> int:
+        """Seq of the event that will be appended next."""
+        return int(self.walk["next_seq"])
+
+    @property
+    def monotone(self) -> bool:
+        """Whether event times never went back in the ring."""
+        return bool(self.walk["monotone"])
+
+    @property
+    def head(self) -> int:
+        """The published end."""
+        return int(self.walk["offset"])
+
+    @property
+    def settings(self) -> Settings:
+        """The settings that hold now: the newest settings frame's, else the header's."""
+        found = self.map.frame_at(self.walk["settings_offset"], self.tail, self.head)
+        data = found[3] if found is not None else self.header.settings
+        return Settings.from_json(data, self.map.path)
+
+    def words(self) -> Words:
+        """Control's words for this state."""
+        w = self.walk
+        return {
+            L.C_TAIL: self.tail,
+            L.C_NEXT_SEQ: w["next_seq"],
+            L.C_LAST_APPEND_NS: w["last_append_ns"],
+            L.C_LAST_FRAME: w["last_frame"],
+            L.C_ALLOC_END: self.header.file_bytes,
+            L.C_EVENT_MAX_NS: w["event_max_ns"],
+            L.C_FLAGS: L.CONTROL_FLAG_MONOTONE if w["monotone"] else 0,
+            L.C_SETTINGS_POS: w["settings_offset"],
+            L.C_PRODUCER_POS: w["producer_offset"],
+            L.C_STATE_POS: self._state_pos(),
+            L.C_WHEN_FULL: WHEN_FULL[self.settings.when_full],
+            L.C_HEAD: self.head,
+            L.C_RESERVED: self.head,
+        }
+
+    def _state_pos(self) -> int:
+        known = self.walk["settings_offset"] or self.walk["producer_offset"]
+        return max(self.state, self.tail) if known else 0
+
+    def slot(self, generation: int, *, clean: bool = False) -> Slot:
+        """The checkpoint for this state."""
+        return slot_of(self.words(), generation, clean=clean)
+
+
+def slot_of(words: Words, generation: int, *, clean: bool = False) -> Slot:
+    """The checkpoint for the state that ``words`` describe."""
+    return Slot(
+        generation=generation,
+        head=words[L.C_HEAD],
+        last_frame=words[L.C_LAST_FRAME],
+        last_seq=words[L.C_NEXT_SEQ] - 1,
+        last_append_ns=words[L.C_LAST_APPEND_NS],
+        settings_position=words[L.C_SETTINGS_POS],
+        tail=words[L.C_TAIL],
+        event_max_ns=words[L.C_EVENT_MAX_NS],
+        producer_position=words[L.C_PRODUCER_POS],
+        monotone=bool(words[L.C_FLAGS] & L.CONTROL_FLAG_MONOTONE),
+        clean=clean,
+    )
+
+
+def find(m: RingMap, header: Header, hint: Words | None, foreign: Words | None) -> Ends:
+    """Both ends of a ring that nobody writes to.
+
+    ``hint`` are the words of a control of this boot, ``foreign`` those of one that is not.
+    """
+    slots = read_slots(m.fd, header, m.path)
+    clean = slots[0] if slots and slots[0].clean and _is_credible(m, slots[0]) else None
+    found = from_control(m, header, _corrected(hint, clean)) if hint is not None else None
+    if found is not None:
+        return found
+    if clean is not None:
+        return _at(m, header, clean)
+    witness = _as_slot(foreign or hint, header)
+    runs, wrap = m.runs()
+    first = next((r for r in runs if r[0] == 0), None)
+
+    def leads(slot: Slot) -> bool:
+        return _is_intact(m, slot) and not _is_left_over(m, slot, wrap, first)
+
+    anchors = [slot for slot in slots if leads(slot)]
+    hinted = witness if witness is not None and leads(witness) else None
+    found = _from_anchors(m, header, anchors, hinted)
+    return found or _from_runs(m, header, slots, witness, runs)
+
+
+def _at(m: RingMap, header: Header, slot: Slot) -> Ends:
+    walk = {
+        "offset": slot.head,
+        "next_seq": slot.last_seq + 1,
+        "last_append_ns": slot.last_append_ns,
+        "last_frame": slot.last_frame,
+        "event_max_ns": slot.event_max_ns,
+        "settings_offset": slot.settings_position,
+        "producer_offset": slot.producer_position,
+        "monotone": slot.monotone,
+    }
+    return Ends(m, header, slot.tail, walk, slot.tail + header.ring_bytes, anchor=slot)
+
+
+def from_control(m: RingMap, header: Header, words: Words) -> Ends | None:
+    """The ends by control of this boot; None if the frames do not bear it out.
+
+    A writer may have died anywhere in an append. What it did before is in the frames up to the one
+    that control knows as the last, and what it wrote ends before ``reserved``.
+    """
+    tail, head = words[L.C_TAIL], words[L.C_HEAD]
+    room = header.ring_bytes
+    # One that had not moved the tail yet has written nothing.
+    reserved = min(words[L.C_RESERVED], tail + room)
+    if not is_span(tail, head, room) or head > reserved or reserved % L.ALIGN:
+        return None
+    last = words[L.C_LAST_FRAME]
+    known = {
+        "event_max_ns": words[L.C_EVENT_MAX_NS],
+        "monotone": bool(words[L.C_FLAGS] & L.CONTROL_FLAG_MONOTONE),
+        "settings_offset": words[L.C_SETTINGS_POS] if words[L.C_SETTINGS_POS] >= tail else 0,
+        "producer_offset": words[L.C_PRODUCER_POS] if words[L.C_PRODUCER_POS] >= tail else 0,
+    }
+    if tail <= last < head:
+        start = {"offset": last, "next_seq": 0, "last_append_ns": 0, "last_frame": 0}
+    elif _past_slack(tail, room) >= head:
+        start = {
+            "offset": head,
+            "next_seq": words[L.C_NEXT_SEQ],
+            "last_append_ns": words[L.C_LAST_APPEND_NS],
+            "last_frame": last,
+        }
+    else:  # the append that was not finished dropped everything before it
+        start = {"offset": tail, "next_seq": 0, "last_append_ns": 0, "last_frame": 0}
+    walk, _, _ = m.walk_ring(reserved, resume=known | start)
+    if walk["offset"] < head or not 0 < walk["next_seq"] <= L.SEQ_MAX:
+        return None
+    return Ends(m, header, tail, walk, reserved, by_control=True, state=words[L.C_STATE_POS])
+
+
+def _corrected(words: Words, clean: Slot | None) -> Words:
+    """Control's words, as the checkpoint has them if they are from the same clean close.
+
+    The checkpoint has a checksum, and these words have none.
+    """
+    if clean is None or not words[L.C_HEAD] == words[L.C_RESERVED] == clean.head:
+        return words
+    return words | {
+        L.C_NEXT_SEQ: clean.last_seq + 1,
+        L.C_LAST_APPEND_NS: clean.last_append_ns,
+        L.C_LAST_FRAME: clean.last_frame,
+        L.C_EVENT_MAX_NS: clean.event_max_ns,
+        L.C_FLAGS: L.CONTROL_FLAG_MONOTONE if clean.monotone else 0,
+        L.C_SETTINGS_POS: clean.settings_position,
+        L.C_PRODUCER_POS: clean.producer_position,
+        L.C_TAIL: clean.tail,
+    }
+
+
+def is_span(tail: int, head: int, room: int) -> bool:
+    """Whether a ring's frames can lie between two positions, which anybody may have written."""
+    return room <= tail <= head <= tail + room and head < 1 << 62 and (tail | head) % L.ALIGN == 0
+
+
+def _past_slack(at: int, room: int) -> int:
+    """The position itself, or, where no header fits any more, the start of the next lap."""
+    left = room - at % room
+    return at if left >= L.FRAME_HEADER_BYTES else at + left
+
+
+def _as_slot(words: Words | None, header: Header) -> Slot | None:
+    """What a control that is not to be trusted says, as a checkpoint; None if it makes no sense."""
+    if words is None:
+        return None
+    slot = slot_of(words, 0)
+    fits = is_span(slot.tail, slot.head, header.ring_bytes)
+    return slot if fits and 0 <= slot.last_seq < L.SEQ_MAX else None
+
+
+def _is_intact(m: RingMap, slot: Slot) -> bool:
+    """Whether the last frame that a checkpoint knows of is still there."""
+    found = m.frame_at(slot.last_frame, slot.tail, slot.head)
+    if found is None:
+        return False
+    walk, _, _ = m.walk_ring(
+        slot.head,
+        resume={"offset": slot.last_frame, "next_seq": 0, "last_append_ns": slot.last_append_ns},
+    )
+    return bool(walk["offset"] == slot.head and walk["next_seq"] == slot.last_seq + 1)
+
+
+def _is_credible(m: RingMap, slot: Slot) -> bool:
+    """Whether no valid frame contradicts the checkpoint of a clean close.
+
+    If the last one is damaged, it is to be told by who reads it, and not to be dropped.
+    """
+    if _past_slack(slot.tail, m.ring_bytes) >= slot.head:
+        return True  # there is no frame
+    if m.frame_at(slot.last_frame, slot.tail, slot.head) is None:
+        return slot.tail <= slot.last_frame
+    return _is_intact(m, slot)
+
+
+def _is_left_over(m: RingMap, slot: Slot, wrap: Wrap | None, first: Run | None) -> bool:
+    """Whether the last frame of ``slot`` is only there because later laps ended before it.
+
+    The wrap frame of such a lap tells; or, if that is overwritten, the frame that begins the
+    newest lap, if more lies between the two than the end of one lap.
+    """
+    room = m.ring_bytes
+    if wrap is not None:
+        at, seq, append_ns = wrap
+        if (seq, append_ns) > (slot.last_seq + 1, slot.last_append_ns) and (
+            slot.last_frame % room > at
+        ):
+            return True
+    if first is None:
+        return False
+    end = (slot.last_frame // room + 1) * room
+    walk, _, _ = m.walk_ring(end, resume={"offset": slot.last_frame, "next_seq": 0})
+    return bool(_past_slack(walk["offset"], room) >= end and first[2] > walk["next_seq"])
+
+
+def _is_whole(m: RingMap, slot: Slot) -> bool:
+    """Whether every frame is there that a checkpoint knows of."""
+    walk, _, _ = m.walk_ring(slot.head, resume={"offset": slot.tail, "next_seq": 0})
+    return bool(walk["offset"] == slot.head and walk["next_seq"] == slot.last_seq + 1)
+
+
+def _from_anchors(
+    m: RingMap, header: Header, slots: list[Slot], witness: Slot | None
+) -> Ends | None:
+    """The ends by walking from an anchor; None if there is none."""
+    if witness is not None:
+        behind = all(s.last_frame < witness.tail for s in slots)
+        if not slots or (behind and _is_whole(m, witness)):
+            return _around(m, header, witness, None)
+    if not slots:
+        return None
+    anchor = slots[-1] if slots[-1].last_frame >= slots[0].tail else slots[0]
+    return _around(m, header, anchor, anchor)
+
+
+def _around(m: RingMap, header: Header, at: Slot, anchor: Slot | None) -> Ends | None:
+    """The ends of the run of frames that has the last one of ``at`` in it."""
+    room, frame = header.ring_bytes, at.last_frame
+    walk, _, _ = m.walk_ring(
+        frame + room, resume={"offset": frame, "next_seq": 0, "last_append_ns": 0, "last_frame": 0}
+    )
+    floor = max(room, walk["offset"] - room)
+    tail, _ = m.walk_back(frame, floor, at.head)
+    return _run(m, header, tail, tail + room, anchor)
+
+
+def _run(m: RingMap, header: Header, tail: int, limit: int, anchor: Slot | None) -> Ends | None:
+    """The ends of the run of frames that begins at ``tail``; None if no whole batch does."""
+    walk, _, _ = m.walk_ring(
+        limit, resume={"offset": tail, "next_seq": 0, "last_append_ns": 0, "last_frame": 0}
+    )
+    if not walk["next_seq"]:
+        return None
+    return Ends(m, header, tail, walk, tail + header.ring_bytes, anchor)
+
+
+def _from_runs(
+    m: RingMap, header: Header, slots: list[Slot], witness: Slot | None, runs: list[Run]
+) -> Ends:
+    """The ends of the newest run of valid frames; of an empty ring if there is none.
+
+    Which lap it was is not known any more, so it becomes one behind all that anybody speaks of.
+    """
+    room = header.ring_bytes
+    said = slots if witness is None else [*slots, witness]
+    lap = max([room, *(-(-s.head // room) * room for s in said)])
+    begun: list[tuple[int, int, int]] = []  # seq behind it, its length, position of its start
+    first = next((r for r in runs if r[0] == 0), None)
+    for start, end, _, next_seq, to_the_end in runs:
+        begun.append((next_seq, end - start, lap + start))
+        if to_the_end and first is not None and first[2] == next_seq:
+            begun.append((first[3], room - start + first[1], lap + start))
+    for next_seq, length, start in sorted(begun, reverse=True):
+        found = _run(m, header, start, start + length, None)
+        if found is not None and found.next_seq == next_seq:
+            return found
+    walk = {
+        "offset": lap,
+        "next_seq": max([header.base_seq, *(s.last_seq + 1 for s in slots)]),
+        "last_append_ns": max([header.prior_append_ns, *(s.last_append_ns for s in slots)]),
+        "last_frame": 0,
+        "event_max_ns": header.prior_event_max_ns,
+        "settings_offset": 0,
+        "producer_offset": 0,
+        "monotone": header.monotone,
+    }
+    return Ends(m, header, lap, walk, lap + room)
+
+
+def clear_rest(ends: Ends, live: Control | None, *, due: bool) -> None:
+    """Zero what lies behind the head, on the device.
+
+    The caller holds LOCK_EX or the write lock. If a repair is ``due``, even zeros are synced:
+    whoever wrote them may have died before its sync.
+    """
+    dirty = ends.map.zero_from(ends.head, ends.stop)
+    if dirty:
+        _core.fail_point("repair.zeroed")
+        logger.info(
+            "%s: removed an unfinished append behind seq %d",
+            ends.map.path,
+            ends.walk["next_seq"] - 1,
+        )
+    if dirty or due:
+        with poisoning(live):
+            files.sync_data(ends.map.fd, ends.map.path)
+
+
+def pieces(ends: Ends) -> Iterator[tuple[int, int]]:
+    """The parts of the file that hold the frames, as offsets."""
+    start, room, at = ends.tail, ends.header.ring_bytes, ends.header.data_offset
+    while start < ends.head:
+        n = min(room - start % room, ends.head - start)
+        yield at + start % room, at + start % room + n
+        start += n

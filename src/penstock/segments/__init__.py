@@ -1,0 +1,1 @@
+"""A log as a directory of segments."""

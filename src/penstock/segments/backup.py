@@ -1,0 +1,171 @@
+"""Copying a live log to a new directory, without stopping its writers.
+
+Segments that have rolled are copied as they are; of the active one, the frames that were published
+when the copy began. The copy is built under a temporary name and renamed when it is on the device.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from typing import TypeVar
+
+from penstock import _core
+from penstock import layout as L
+from penstock.errors import AlreadyExists, NotFound
+from penstock.segments import segment
+from penstock.segments.segment import Header
+from penstock.segments.store import Store
+from penstock.settings import Settings
+from penstock.system import files
+from penstock.system.forks import Begun
+
+Progress = Callable[[int, int], None]
+T = TypeVar("T")
+
+_STEP = 8 << 20
+
+
+def backup(
+    store: Store, head: int, settings: Settings, target: str, progress: Progress | None
+) -> int:
+    """Copy every segment up to ``head``; returns the last seq copied."""
+    return new_directory(
+        target,
+        settings.dir_mode,
+        lambda partial: _copy_all(store, head, settings, partial, progress),
+    )
+
+
+def new_directory(target: str, mode: int, fill: Callable[[str], T]) -> T:
+    """Make a directory that is whole and on the device when it gets its name; what ``fill`` says.
+
+    It is filled under a temporary name, which goes away again if that fails. ``fill`` may call what
+    forks: a child neither names nor deletes it.
+    """
+    begun = Begun("copy")
+    if os.path.lexists(target):
+        raise AlreadyExists(
+            f"{target}: something is there already; give the path of a new directory",
+            filename=target,
+        )
+    parent = os.path.dirname(os.path.abspath(target))
+    partial = f"{target.rstrip('/')}.partial-{_core.now_ns()}"
+    files.make_dir(partial, mode)
+    try:
+        filled = fill(partial)
+        begun.check()
+        _sync_directory(partial)
+        files.rename(partial, target)
+        _sync_directory(parent)
+    except BaseException:
+        if begun.here:
+            shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return filled
+
+
+def _sync_directory(path: str) -> None:
+    fd = files.open_dir(path)
+    try:
+        files.sync_dir(fd, path)
+    finally:
+        files.close(fd)
+
+
+def _copy_all(
+    store: Store, head: int, settings: Settings, partial: str, progress: Progress | None
+) -> int:
+    begun = Begun("backup")
+    sources = _open_all(store, head)
+    try:
+        total = sum(end for *_, end in sources)
+        done = 0
+        for fd, path, header, end in sources:
+            _copy_one(fd, path, header, end, settings, partial, active=header.number == head >> 32)
+            done += end
+            if progress is not None:
+                progress(done, total)
+                begun.check()
+    finally:
+        for fd, *_ in sources:
+            files.close(fd)
+    name = os.path.join(partial, segment.file_name(sources[-1][2].base_seq))
+    m, _ = segment.map_segment(name)
+    walk, state, bad_at = m.walk(m.data_end or m.grown())
+    if walk["offset"] < sources[-1][3]:
+        raise m.damage(bad_at, state, walk["next_seq"] - 1)
+    last: int = walk["next_seq"] - 1
+    return last
+
+
+def _open_all(store: Store, head: int) -> list[tuple[int, str, Header, int]]:
+    """Descriptor, path, header and end of frames of each segment, so that none can go away."""
+    found: list[tuple[int, str, Header, int]] = []
+    try:
+        for base in list(store.bases(fresh=True)):
+            path = store.file(base)
+            try:
+                fd = files.open_file(path, write=False)
+            except NotFound:  # retained away just now, and with it all before it
+                while found:
+                    files.close(found.pop()[0])
+                continue
+            found.append((fd, path, segment.read_header(fd, path), 0))
+            header = found[-1][2]
+            if header.uuid != store.uuid or header.base_seq != base or header.number > head >> 32:
+                files.close(found.pop()[0])
+                continue
+            end = head & 0xFFFFFFFF if header.number == head >> 32 else _end_of(path)
+            found[-1] = (fd, path, header, end)
+    except BaseException:
+        for fd, *_ in found:
+            files.close(fd)
+        raise
+    return found
+
+
+def _end_of(path: str) -> int:
+    m, _ = segment.map_segment(path)
+    if m.data_end:
+        return m.data_end
+    walk, state, bad_at = m.walk(m.grown())
+    if not walk["rolled"]:
+        raise m.damage(bad_at, state, walk["next_seq"] - 1)
+    end: int = walk["offset"]
+    return end
+
+
+def _copy_one(
+    source: int,
+    path: str,
+    header: Header,
+    end: int,
+    settings: Settings,
+    partial: str,
+    *,
+    active: bool,
+) -> None:
+    target = os.path.join(partial, segment.file_name(header.base_seq))
+    fd = files.create_file(target, settings.file_mode)
+    try:
+        sealed = not active and files.size(source, path) == header.segment_bytes
+        files.allocate(fd, 0, header.data_offset, target)
+        segment.put_start(fd, header, target)  # of this version, whatever the source has
+        if sealed:
+            _copy_range(source, fd, L.INDEX_OFFSET, header.producers_offset, path, target)
+            _copy_range(source, fd, header.footer_offset, header.segment_bytes, path, target)
+        _copy_range(source, fd, header.producers_offset, end, path, target)
+        files.sync_data(fd, target)
+    finally:
+        files.close(fd)
+
+
+def _copy_range(source: int, target: int, start: int, stop: int, path: str, to: str) -> None:
+    while start < stop:
+        data = files.read_at(source, min(_STEP, stop - start), start, path)
+        if not data:
+            return
+        files.write_at(target, data, start, to)
+        start += len(data)

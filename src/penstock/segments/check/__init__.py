@@ -1,0 +1,1 @@
+"""verify and repair of a log of segments: nothing here trusts a byte."""

@@ -1,0 +1,209 @@
+"""Writing one segment anew from the valid frames of another; nothing that is valid is left out.
+
+Frames keep their seq, time, kind, flags and body. What depends on their place (back, checksum, a
+producer's chain) is made anew, and frames of a batch that lost some of its frames become single
+ones. The new file is read back and checked before anybody relies on it.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from typing import Any
+
+from penstock import _core, headers
+from penstock import layout as L
+from penstock._core import FrameScan
+from penstock.errors import Internal, PenstockError
+from penstock.handle import durability
+from penstock.segments import segment
+from penstock.segments.check.frames import Frames, Source, pump, scan_frames, scan_of
+from penstock.segments.segment import Header, Slot, Summary
+from penstock.system import files
+
+_HEADER = struct.Struct("<IIQQIIHHHBB")
+
+
+def roll_frame(seq: int, append_ns: int, back: int) -> bytes:
+    """The frame that leads to the segment of ``seq``."""
+    frame = bytearray(_HEADER.pack(1, 0, seq, append_ns, back, 0, L.NO_KEY, 0, 0, L.KIND_ROLL, 0))
+    struct.pack_into("<I", frame, L.FRAME_CRC, _core.crc32c(memoryview(frame)[L.FRAME_SEQ :]))
+    return bytes(frame)
+
+
+def write_segment(
+    target: str,
+    header: Header,
+    mode: int,
+    *,
+    table: bytes = b"",
+    source: tuple[Source, Header, int] | None = None,
+    roll_to: int | None = None,
+) -> dict[str, Any]:
+    """Make the file ``target``, on the device when this returns; the walk over its frames.
+
+    ``source`` is where the frames are, under which header, and up to which offset. With ``roll_to``
+    the segment ends in a roll frame to that seq, and is sealed.
+    """
+    fd = files.create_file(target, mode)
+    try:
+        segment.mark_begun(fd, target)
+        if table:
+            files.write_at(fd, table, header.producers_offset, target)
+        end, last, append_ns = header.data_offset, 0, header.prior_append_ns
+        if source is not None:
+            end, last, found_ns = _copy_frames(*source, fd, header, target)
+            append_ns = max(append_ns, found_ns)
+        if roll_to is not None:
+            frame = roll_frame(roll_to, append_ns, end - last if last else 0)
+            files.write_at(fd, frame, end, target)
+            end += len(frame)
+        else:
+            stop = min(end + L.ALLOCATE_STEP_MIN, header.footer_offset)
+            files.allocate(fd, header.data_offset, stop, target)
+        headers.put(fd, header.pack(), target)
+        walk = _finish(fd, header, end, roll_to is not None, target)
+        files.sync_data(fd, target)
+    except BaseException:
+        files.close(fd)
+        files.unlink(target)
+        raise
+    files.close(fd)
+    return walk
+
+
+def _copy_frames(
+    source: Source, old: Header, limit: int, fd: int, header: Header, target: str
+) -> tuple[int, int, int]:
+    """Copy the valid frames but roll frames; where they end, the last one, and its time."""
+    scan = scan_of(old, limit, copy_to=header.data_offset)
+    broken: list[tuple[int, int]] = []
+    for status in pump(scan, source):
+        data = scan.drain()
+        files.write_at(fd, data, scan.out_at - len(data), target)
+        if status in ("damaged", "batch") and scan.batch_start is not None:
+            broken.append((scan.out_batch, scan.out_at))
+        elif status == "long":
+            _copy_long(scan, source, fd, target)
+            scan.long_copied()
+    if scan.batch_start is not None:  # the file ends inside a batch
+        broken.append((scan.out_batch, scan.out_at))
+    for start, stop in broken:
+        _make_single(fd, start, stop, target)
+    return scan.out_at, scan.out_last, scan.walked()["last_append_ns"]
+
+
+def _copy_long(scan: FrameScan, source: Source, fd: int, target: str) -> None:
+    commit, back, left = scan.long_frame()
+    _place_frame(source, scan.at, fd, scan.out_at, commit, back, left, target)
+
+
+def _place_frame(
+    source: Source, at: int, fd: int, out_at: int, commit: int, back: int, left: int, target: str
+) -> None:
+    """Copy one valid frame, piece by piece, with another ``back`` and ``batch_left``."""
+    start = bytearray(source.read(at, L.FRAME_HEADER_BYTES))
+    struct.pack_into("<II", start, L.FRAME_BACK, back, left)
+    crc = _core.crc32c(memoryview(start)[L.FRAME_SEQ :])
+    done, end = L.FRAME_HEADER_BYTES, L.FRAME_HEADER_BYTES + commit - 1
+    while done < end:
+        data = source.read(at + done, min(L.SCAN_WINDOW_BYTES, end - done))
+        if not data:
+            raise Internal(f"{source.path}: the frame at {at} is gone")
+        crc = _core.crc32c(data, crc)
+        files.write_at(fd, data, out_at + done, target)
+        done += len(data)
+    files.write_at(fd, bytes(-end % L.ALIGN), out_at + end, target)
+    struct.pack_into("<I", start, L.FRAME_CRC, crc)
+    files.write_at(fd, bytes(start), out_at, target)
+
+
+def _make_single(fd: int, start: int, stop: int, target: str) -> None:
+    """Make the frames from ``start`` to ``stop`` of the new file batches of their own."""
+    source = Source(target)
+    try:
+        while start < stop:
+            commit, _, _, _, back, _, *_ = _HEADER.unpack(source.read(start, L.FRAME_HEADER_BYTES))
+            _place_frame(source, start, fd, start, commit, back, 0, target)
+            start += -(-(L.FRAME_HEADER_BYTES + commit - 1) // L.ALIGN) * L.ALIGN
+    finally:
+        source.close()
+
+
+def _finish(fd: int, header: Header, end: int, rolled: bool, target: str) -> dict[str, Any]:
+    """Check the frames that were written, then write index, footer and checkpoint for them."""
+    source = Source(target)
+    try:
+        frames = scan_frames(source, header, end, sure=end, head=0, mark=0)
+    finally:
+        source.close()
+    if frames.holes or frames.walk["offset"] != end or (frames.end == "rolled") != rolled:
+        raise Internal(f"{target}: what was written is not what was read; please report it")
+    index = frames.index + (segment.open_block(frames.walk) if rolled else b"")
+    files.write_at(fd, index, L.INDEX_OFFSET, target)
+    if rolled:
+        summary = Summary.of(
+            frames.walk,
+            index_crc=_core.crc32c(index),
+            topics=frames.topics,
+            sealed_ns=_core.now_ns(),
+        )
+        files.write_at(fd, summary.pack(header), header.footer_offset, target)
+    files.sync_data(fd, target)  # a checkpoint speaks of frames that are on the device
+    files.write_at(fd, segment.first_slot(header).pack(), L.SLOT_A_OFFSET, target)
+    durability.write_slot(fd, _slot(header, frames), target)
+    return frames.walk
+
+
+def _slot(header: Header, frames: Frames) -> Slot:
+    walk = frames.walk
+    return replace(
+        segment.first_slot(header),
+        generation=2,
+        offset=walk["offset"],
+        last_frame=walk["last_frame"],
+        last_seq=walk["next_seq"] - 1,
+        last_append_ns=walk["last_append_ns"],
+        settings_offset=walk["settings_offset"],
+        producer_offset=walk["producer_offset"],
+        index_count=walk["index_count"],
+        event_max_ns=walk["event_max_ns"],
+        monotone=walk["monotone"],
+    )
+
+
+def copy_file(source: str, target: str, mode: int, *, header: Header, end: int | None) -> None:
+    """Copy a segment as it is, or its published frames up to ``end``; have it on the device."""
+    reading = Source(source)
+    try:
+        fd = files.create_file(target, mode)
+        try:
+            if end is None:
+                _copy_range(reading, fd, 0, reading.size, target)
+            else:
+                segment.put_start(fd, header, target)
+                _copy_range(reading, fd, header.producers_offset, end, target)
+            files.sync_data(fd, target)
+        finally:
+            files.close(fd)
+    finally:
+        reading.close()
+
+
+def _copy_range(source: Source, fd: int, start: int, stop: int, target: str) -> None:
+    """Copy bytes, leaving holes where there are only zeros."""
+    while start < stop:
+        data = source.read(start, min(L.SCAN_WINDOW_BYTES, stop - start))
+        if not data:
+            return
+        if data.count(0) < len(data) or start + len(data) == stop:
+            files.write_at(fd, data, start, target)
+        start += len(data)
+
+
+def mode_of(path: str, fallback: int) -> int:
+    """The permission bits of a file that is there; else ``fallback``."""
+    try:
+        return files.status(path).st_mode & 0o666
+    except PenstockError:
+        return fallback

@@ -1,0 +1,484 @@
+"""Verify: look at every byte of a log that matters and say what is wrong with it, in words.
+
+It reads what is there into private memory, changes nothing, needs no control and trusts no length,
+so it works on read-only media, on logs that cannot be opened, and beside writers: of a log in use,
+what lies behind the published head is not looked at.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from itertools import pairwise
+
+from penstock import layout as L
+from penstock.errors import NoSuchLog, NotFound, PenstockError
+from penstock.handle import control, locks
+from penstock.handle.control import Peek
+from penstock.report import Problem, Report, Severity
+from penstock.segments import segment
+from penstock.segments.check.examine import (
+    Segment,
+    examine,
+    guess_alone,
+    guess_header,
+    look,
+    read_identity,
+)
+from penstock.segments.check.frames import Source
+from penstock.segments.check.judge import REPAIR, Place, judge, without_path
+from penstock.segments.ending import linked_uuids, two_logs
+from penstock.segments.leftovers import is_leftover_name, is_ours
+from penstock.segments.recovery import DIRECTORIES, LOST
+from penstock.segments.segment import Header
+from penstock.system import files
+from penstock.system.directory import Directory
+
+Progress = Callable[[int, int], None]
+
+DAMAGED = "damaged-"
+_KEPT = re.compile(DAMAGED + r"([0-9]{20})-[0-9]+\.bin")
+_STEP = 8 << 20  # bytes between calls of progress
+_KNOWN = {control.NAME, locks.NAME, *DIRECTORIES}
+
+
+@dataclass(slots=True)
+class Findings:
+    """All that there is in a log's directory: what repair works from."""
+
+    directory: Directory
+    uuid: bytes
+    peek: Peek | None
+    places: list[Place]
+    outside: list[Segment]  # files with a segment's name that are not part of the log
+    problems: list[Problem]  # of the log as a whole
+    undecided: str  # not empty: why nothing says which log this is
+
+    @property
+    def path(self) -> str:
+        """The log's, for messages."""
+        return self.directory.path
+
+    @property
+    def live(self) -> bool:
+        """Whether somebody may be appending."""
+        return self.peek is not None and self.peek.live
+
+    def all_problems(self) -> Iterator[Problem]:
+        """In the order of the log, then those of the log as a whole."""
+        for place in self.places:
+            yield from place.problems
+        yield from self.problems
+
+
+def verify(directory: Directory, *, progress: Progress | None = None) -> Report:
+    """Check every segment of the log in ``directory``; `penstock.verify` for a segmented log."""
+    findings = survey(directory, progress)
+    walks = [p.walk for p in findings.places]
+    return Report(
+        path=findings.path,
+        segments=len(walks),
+        events=sum(w["count"] for w in walks),
+        frames=sum(p.frames for p in findings.places),
+        bytes=sum(p.walk["offset"] - _data_offset(p) for p in findings.places),
+        first_seq=next((w["first_seq"] for w in walks if w["count"]), None),
+        last_seq=next((w["last_seq"] for w in reversed(walks) if w["count"]), None),
+        live=findings.live,
+        problems=tuple(findings.all_problems()),
+    )
+
+
+def _data_offset(place: Place) -> int:
+    assert place.segment.header is not None
+    return place.segment.header.data_offset
+
+
+def survey(
+    directory: Directory, progress: Progress | None = None, *, spare: bool = False
+) -> Findings:
+    """Look at everything in the directory, again if a writer came while this was at it.
+
+    With ``spare``, files that an earlier repair kept may stand for segments that are missing.
+    """
+    place = control.Place.in_directory(directory)
+    for _ in range(3):
+        peek = control.peek(place)
+        findings = _Survey(directory, peek, progress, spare).run()
+        if findings.live or not any(p.severity == "damage" for p in findings.all_problems()):
+            break
+        now = control.peek(place)
+        if now is None or not now.live:
+            break
+    return findings
+
+
+class _Survey:
+    """One look at a directory."""
+
+    def __init__(
+        self, directory: Directory, peek: Peek | None, progress: Progress | None, spare: bool
+    ) -> None:
+        self.directory = directory
+        self.path = directory.path  # for messages
+        self.peek = peek
+        self.uuid = b""
+        self.problems: list[Problem] = []
+        self.outside: list[Segment] = []
+        self.undecided = ""
+        self.names = sorted(files.list_dir(directory))
+        self.progress = progress
+        self.spare = spare
+        self.done = self.told = self.total = 0
+
+    def run(self) -> Findings:
+        """Which files are the log's, in what order, and what is wrong with each."""
+        found = [
+            s
+            for n in self.names
+            if segment.is_name(n) and (s := look(self.directory.file(n), int(n[:20]))) is not None
+        ]
+        if not found:
+            raise NoSuchLog(
+                f"{self.path}: there is no log here: it holds no segment", filename=self.path
+            )
+        uuid = self.uuid = self._settle_uuid(found)
+        if self.peek is not None and self.peek.uuid != uuid:
+            self.peek = None
+        own = self._own(found, uuid)
+        self.total = sum(s.size for s in own)
+        places = self._chain(own)
+        for place, following in zip(places, [*places[1:], None], strict=False):  # there may be none
+            place.newest = following is None
+            place.next_base = following.segment.base if following is not None else None
+        before = None
+        for place in places:
+            judge(place, before)
+            before = place
+        self._judge_chain(places)
+        self._mention_rest()
+        if self.progress is not None:
+            self.progress(self.total, self.total)
+        return Findings(
+            self.directory, uuid, self.peek, places, self.outside, self.problems, self.undecided
+        )
+
+    def _passed(self, nbytes: int) -> None:
+        self.done += nbytes
+        if self.progress is not None and self.done - self.told >= _STEP:
+            self.told = self.done
+            self.progress(min(self.done, self.total), self.total)
+
+    def _settle_uuid(self, found: list[Segment]) -> bytes:
+        """The log's uuid, as an opener would find it.
+
+        If nothing decides, that is a problem, and the rest is told of the log with most segments.
+        """
+        named = {s.name_base: s for s in found if s.header and s.header.base_seq == s.name_base}
+        headers = [s.header for s in (named.values() or found) if s.header is not None]
+        counts = Counter(h.uuid for h in headers).most_common()
+        if not counts:
+            return self._uuid_without_headers(found)
+        if self.peek is not None and self.peek.uuid in dict(counts):
+            return self.peek.uuid
+        if len(counts) == 1:
+            return counts[0][0]
+        linked = linked_uuids(headers, lambda base: self._leads_to(named.get(base)))
+        if len(linked) == 1:
+            return linked.pop()
+        self.undecided = two_logs(self.path, dict(counts))
+        why = self.undecided.removeprefix(f"{self.path}: ")
+        self.problems.append(Problem("spurious", "damage", self.path, why))
+        return counts[0][0]
+
+    def _leads_to(self, found: Segment | None) -> int:
+        """The base seq that a segment leads to; 0 if it leads nowhere."""
+        if found is None:
+            return 0
+        if found.footer is None:
+            examine(found)
+        return found.leads_to or 0
+
+    def _uuid_without_headers(self, found: list[Segment]) -> bytes:
+        """The uuid in control or in a footer; a new one if nothing tells."""
+        uuid = control.uuid_of(control.Place.in_directory(self.directory))
+        for s in found if uuid is None else []:
+            with suppress(PenstockError), closing(Source(s.path)) as source:
+                identity = read_identity(source)
+                if identity is not None:
+                    return identity[0]
+        return uuid or os.urandom(16)
+
+    def _set_aside(
+        self, found: Segment, why: str, todo: str, severity: Severity = "normal"
+    ) -> None:
+        self.outside.append(found)
+        self.problems.append(
+            Problem("spurious", severity, found.path, f"is not part of this log: {why}; {todo}")
+        )
+
+    def _own(self, found: list[Segment], uuid: bytes) -> list[Segment]:
+        """The segments of this log, by the base that they say they have."""
+        own: dict[int, Segment] = {}
+        misnamed: list[Segment] = []
+        for s in found:
+            if s.header is None:
+                own[s.name_base] = s
+            elif s.header.uuid != uuid:
+                self._set_aside(s, f"it belongs to the log {s.header.uuid.hex()}", "move it away")
+            elif s.header.base_seq == s.name_base:
+                own[s.name_base] = s
+            else:
+                misnamed.append(s)
+        for s in misnamed:
+            if s.base in own:
+                self._set_aside(
+                    s,
+                    f"it is the segment of seq {s.base} under another name, and that one is there",
+                    "move it away",
+                )
+            else:
+                own[s.base] = s
+        if self.spare and own:
+            self._add_spare(own, uuid)
+        return [own[base] for base in sorted(own)]
+
+    def _add_spare(self, own: dict[int, Segment], uuid: bytes) -> None:
+        """Take files that a repair kept for segments that are not there under their names."""
+        for name in self.names:
+            match = _KEPT.fullmatch(name)
+            s = look(self.directory.file(name), int(match[1])) if match else None
+            if s is None or s.header is None or s.header.uuid != uuid:
+                continue
+            if min(own) < s.base and s.base not in own:
+                own[s.base] = s
+
+    def _live_end(self, found: Segment) -> int | None:
+        """Where the published frames end, in the segment that a live head stands in."""
+        if self.peek is None or not self.peek.live or found.header is None:
+            return None
+        head = self.peek.words[L.C_HEAD]
+        return head & 0xFFFFFFFF if head >> 32 == found.header.number else None
+
+    def _examine(self, found: Segment) -> None:
+        head = index_sure = 0
+        if self.peek is not None and found.header is not None:
+            words = self.peek.words
+            if words[L.C_HEAD] >> 32 == found.header.number:
+                head = words[L.C_HEAD] & 0xFFFFFFFF
+                index_sure = words[L.C_INDEX_COUNT]
+        examine(
+            found,
+            head=head,
+            live_end=self._live_end(found),
+            index_sure=index_sure,
+            passed=self._passed,
+        )
+
+    def _chain(self, own: list[Segment]) -> list[Place]:
+        """Examine the segments in order, and leave out those that cannot be part of the log."""
+        places: list[Place] = []
+        for i, found in enumerate(own):
+            before = places[-1].segment if places else None
+            leads_to = before.leads_to if before is not None else None
+            if leads_to is not None and found.base < leads_to:
+                assert before is not None
+                why = f"it begins inside the segment of seq {before.base}"
+                # Readers pass over a foreign segment, but not over one that they cannot tell is.
+                severity: Severity = "damage" if found.header is None else "normal"
+                self._set_aside(found, why, "move it away", severity)
+                continue
+            if found.header is None and not self._guess(found, before, own[i:]):
+                continue
+            assert found.header is not None
+            if self._is_newer(found.header):
+                continue
+            if before is not None and not _follows(before, found):
+                why = f"its number {found.header.number} does not follow"
+                self._set_aside(found, why, "move it away")
+                continue
+            try:
+                self._examine(found)
+            except NotFound:
+                continue  # retained away just now
+            places.append(Place(found))
+            later = own[i + 1 :]
+            found.cut = self._ends_in(found, later)
+            if found.cut:
+                for stray in later:
+                    self._set_apart(stray, found)
+                break
+        return places
+
+    def _ends_in(self, found: Segment, later: list[Segment]) -> bool:
+        """Whether the log ends in a segment that has not rolled.
+
+        What stands behind it is not part of the log then, unless something there says that all
+        before it was on the device once: in that case the end of this one is lost. Segments that
+        came after this look at the log began say nothing about it.
+        """
+        later = [s for s in later if s.header is None or not self._is_newer(s.header)]
+        frames, header = found.frames, found.header
+        assert frames is not None and header is not None
+        if frames.tail is None and (
+            frames.end != "limit" or frames.damaged or frames.walk["offset"] < found.required
+        ):
+            return False
+        walk = frames.tail.walk if frames.tail is not None else frames.walk
+        head = self.peek.words[L.C_HEAD] >> 32 if self.peek is not None else 0
+        if any(s.header is not None and s.header.number == head for s in later):
+            return False
+        return not any(
+            s.claims
+            and s.base >= walk["next_seq"]
+            and (s.header is None or s.header.number > header.number)
+            for s in later
+        )
+
+    def _set_apart(self, stray: Segment, end: Segment) -> None:
+        """Take note of a segment behind the end of the log."""
+        assert end.frames is not None
+        if stray.header is not None and self._is_newer(stray.header):
+            return
+        walk = end.frames.tail.walk if end.frames.tail is not None else end.frames.walk
+        if stray.header is None:
+            why = f"it cannot be read as a segment ({without_path(stray)})"
+            self._set_aside(stray, why, "move it away, or let repair do it", "damage")
+            return
+        if stray.base < walk["next_seq"]:
+            why, todo = f"it begins inside the segment of seq {end.base}", "move it away"
+        else:
+            why = f"nothing leads to it: the segment of seq {end.base} has not rolled"
+            todo = (
+                "a load that was broken off or a power failure leaves that, and the next open for "
+                "writing moves it out of the way"
+            )
+        self._set_aside(stray, why, todo)
+
+    def _is_newer(self, header: Header) -> bool:
+        """Whether a segment was made after this look at the log began."""
+        if self.peek is None or not self.peek.live:
+            return False
+        return header.number > self.peek.words[L.C_HEAD] >> 32
+
+    def _guess(self, found: Segment, before: Segment | None, rest: list[Segment]) -> bool:
+        """Have a header for a segment whose own cannot be read; ``rest`` begins with it."""
+        if found.newer or (found.size == 0 and not files.exists(found.path)):
+            self.outside.append(found)
+            self.problems.append(
+                Problem("version", "damage", found.path, f"{found.error}; use a newer Penstock")
+            )
+            return False
+        distance = next((i for i, s in enumerate(rest) if s.header is not None), 0)
+        after = rest[distance] if distance else None
+        found.header = guess_header(found, before, after, distance) if found.size else None
+        if found.header is None and found.size:
+            found.header = guess_alone(found, self.uuid, self._number_of(found))
+            found.alone = True
+        found.guessed = True
+        if found.header is None:
+            self.outside.append(found)
+            self.problems.append(
+                Problem(
+                    "header",
+                    "damage",
+                    found.path,
+                    f"its header cannot be read ({without_path(found)}), and nothing says what it "
+                    "was; restore it from a copy",
+                    offset=0,
+                )
+            )
+        return found.header is not None
+
+    def _number_of(self, found: Segment) -> int:
+        """The number of the oldest segment, if nothing in it tells: control may know it."""
+        words = self.peek.words if self.peek is not None else {}
+        active = words.get(L.C_ACTIVE_BASE) == found.name_base
+        return words[L.C_HEAD] >> 32 or 1 if active else 1
+
+    def _judge_chain(self, places: list[Place]) -> None:
+        for place, following in pairwise(places):
+            header, next_header = place.segment.header, following.segment.header
+            assert header is not None and next_header is not None
+            leads_to = place.segment.leads_to
+            if place.walk["next_seq"] > next_header.base_seq:
+                place.say(
+                    "chain",
+                    "damage",
+                    f"it has events up to seq {place.walk['next_seq'] - 1}, and the next segment "
+                    f"begins with {next_header.base_seq}; move the one away that is not right",
+                )
+            if leads_to is None:
+                continue  # said already: its end is lost
+            if leads_to < next_header.base_seq:
+                self._missing(place, leads_to, next_header.base_seq - 1)
+            elif next_header.number != header.number + 1:
+                following.say(
+                    "chain",
+                    "damage",
+                    f"its number is {next_header.number}, and {header.number} comes before it; "
+                    f"{REPAIR}",
+                    offset=0,
+                )
+        if places:
+            self._judge_newest(places[-1])
+
+    def _missing(self, place: Place, first: int, last: int | None) -> None:
+        upto = f"to {last}" if last is not None else "on"
+        place.problems.append(
+            Problem(
+                "missing",
+                "damage",
+                os.path.join(self.path, segment.file_name(first)),
+                f"is missing: seq {first} {upto} cannot be read; restore it from a copy, or "
+                f"{REPAIR}",
+                last_seq=first - 1,
+                lost=None if last is None else (first, last),
+            )
+        )
+
+    def _judge_newest(self, newest: Place) -> None:
+        leads_to = newest.segment.leads_to
+        header = newest.segment.header
+        assert header is not None
+        words = self.peek.words if self.peek is not None else None
+        known = words is not None and words[L.C_HEAD] >> 32 > header.number
+        if leads_to is not None and (newest.segment.footer is not None or known):
+            last = words[L.C_NEXT_SEQ] - 1 if words is not None else None
+            self._missing(newest, leads_to, last if last is not None and last >= leads_to else None)
+        elif leads_to is not None:
+            newest.say(
+                "roll",
+                "normal",
+                "ends in a roll frame and the next segment is not there yet; the next open for "
+                "writing makes it",
+                offset=newest.walk["last_frame"],
+                last_seq=leads_to - 1,
+            )
+
+    def _mention_rest(self) -> None:
+        for name in self.names:
+            if segment.is_name(name) or name in _KNOWN:
+                continue
+            if name.startswith(LOST):
+                what = "bytes that recovery took out of a segment, kept for you to look at"
+            elif name.startswith(DAMAGED):
+                what = "a segment as it was before a repair; delete it when you are content"
+            elif is_leftover_name(name) and is_ours(self.directory.file(name)):
+                what = "unfinished work of a process that died, or of one that is at it"
+            else:
+                what = "not a file that Penstock knows; it is left alone"
+            self.problems.append(
+                Problem("left-over", "normal", os.path.join(self.path, name), what)
+            )
+
+
+def _follows(before: Segment, found: Segment) -> bool:
+    """Whether the numbers go up; one that was guessed does not speak against one that was read."""
+    assert before.header is not None and found.header is not None
+    if before.guessed or found.guessed:
+        return True
+    return found.header.number > before.header.number

@@ -1,0 +1,482 @@
+"""Finding the end of a log: how far it is known to be on the device, and what was published behind.
+
+Frames are the only truth. A control file of this boot is a hint that saves time and is checked
+against them; a checkpoint or a footer vouches for what a sync has covered. Nothing here changes a
+log but the index of a segment that is walked to be appended to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock import layout as L
+from penstock._core import SegmentMap
+from penstock.errors import Corrupt, DiskFull, NotFound, gone_error
+from penstock.handle.control import Words, position
+from penstock.segments import segment
+from penstock.segments.segment import Header, Slot
+from penstock.segments.store import Store
+from penstock.settings import Settings
+from penstock.system import files
+from penstock.system.directory import Directory
+
+LOOK_BACK = 8  # segments to look at for the roll frame that leads to the newest
+
+
+@dataclass(slots=True)
+class Active:
+    """The segment that takes appends, and where its frames end."""
+
+    map: SegmentMap
+    header: Header
+    walk: dict[str, Any]
+    apart: list[int] = field(default_factory=list)  # segments behind it that nothing leads to
+    blocks_end: int = 0  # blocks are known to be there up to this offset; 0: up to the file's end
+
+    @property
+    def settings(self) -> Settings:
+        """The settings that hold now: the newest settings frame's, else the header's."""
+        at = self.walk["settings_offset"]
+        data = self.map.frame_body(at, L.KIND_SETTINGS) if at else self.header.settings
+        return Settings.from_json(data, self.map.path)
+
+    @property
+    def next_seq(self) -> int:
+        """The seq of the next event."""
+        seq: int = self.walk["next_seq"]
+        return seq
+
+    @property
+    def monotone(self) -> bool:
+        """Whether event times never went back in the log."""
+        return bool(self.walk["monotone"])
+
+    @property
+    def head(self) -> int:
+        """The published end; before a roll frame whose successor is not there yet."""
+        end = self.walk["last_frame"] if self.walk["rolled"] else self.walk["offset"]
+        return position(self.map.number, end)
+
+    @property
+    def allocated(self) -> int:
+        """Up to which offset a store finds a block, however full the disk is."""
+        return self.blocks_end or min(self.map.file_bytes, self.header.footer_offset)
+
+    def words(self) -> Words:
+        """Control's words for this state."""
+        w = self.walk
+        return {
+            L.C_NEXT_SEQ: w["next_seq"],
+            L.C_LAST_APPEND_NS: w["last_append_ns"],
+            L.C_LAST_FRAME: w["last_frame"],
+            L.C_ALLOC_END: self.allocated,
+            L.C_BLOCK_OFFSET: w["block_offset"] | w["block_topics"] << 32,
+            L.C_EVENT_MAX_NS: w["event_max_ns"],
+            L.C_BLOCK_SEQ: w["block_seq"],
+            L.C_BLOCK_APPEND_NS: w["block_append_ns"],
+            L.C_BLOCK_EVENT_MIN_NS: w["block_event_min_ns"],
+            L.C_BLOCK_EVENT_MAX_NS: w["block_event_max_ns"],
+            L.C_INDEX_COUNT: w["index_count"],
+            L.C_FLAGS: L.CONTROL_FLAG_MONOTONE if w["monotone"] else 0,
+            L.C_ACTIVE_BASE: self.header.base_seq,
+            L.C_SETTINGS_POS: position(self.map.number, w["settings_offset"]),
+            L.C_PRODUCER_POS: position(self.map.number, w["producer_offset"]),
+            L.C_HEAD: self.head,
+            L.C_RESERVED: self.head,
+        }
+
+
+def settle_uuid(store: Store, known: bytes | None) -> bytes:
+    """The uuid of the log whose segments these are. Normally the newest two and the oldest agree.
+
+    ``known`` is what control, or a handle that had the log open, says: it decides if any segment
+    has it. Else the roll frames decide, see `linked_uuids`; how many segments there are of each
+    log proves nothing. The newest must be readable.
+    """
+    bases = store.bases()
+    if not bases:
+        raise gone_error(store.path)  # deleted since it was found, or made, just now
+    newest = _header_of(store, bases[-1])
+    uuids = {h.uuid for h in _headers(store, {*bases[-2:], bases[0]})} or {newest.uuid}
+    if known is not None and (known in uuids or known in {h.uuid for h in _headers(store, bases)}):
+        uuids = {known}
+    elif len(uuids) > 1:
+        linked = linked_uuids(_headers(store, bases), lambda base: _leads_to(store, base))
+        if len(linked) != 1:
+            raise Corrupt(two_logs(store.path, uuids), path=store.path)
+        uuids = linked
+    (store.uuid,) = uuids
+    return store.uuid
+
+
+def has_segment_of(directory: Directory, uuid: bytes) -> bool:
+    """Whether a log that was open before still has a segment in its directory."""
+    store = Store(directory, None, [], lambda: 0)
+    return any(h.uuid == uuid for b in reversed(store.bases()) for h in _headers(store, [b]))
+
+
+def linked_uuids(headers: list[Header], leads_to: Callable[[int], int]) -> set[bytes]:
+    """Of the logs that have segments in one directory, those of which one leads to another.
+
+    ``headers`` are of segments that have the names that they ask for. A segment that strayed into
+    the directory of another log has neither its predecessor nor its successor there.
+    """
+    owner = {h.base_seq: h.uuid for h in headers}
+    return {h.uuid for h in headers if owner.get(leads_to(h.base_seq)) == h.uuid}
+
+
+def two_logs(path: str, uuids: Iterable[bytes]) -> str:
+    """What to say of a directory with segments of several logs, if nothing says whose it is."""
+    names = " and ".join(sorted(uuid.hex() for uuid in uuids))
+    return (
+        f"{path}: holds segments of several logs, {names}, and nothing says whose directory it is; "
+        "find out with penstock.verify() which files are foreign, and move them away"
+    )
+
+
+def _leads_to(store: Store, base_seq: int) -> int:
+    """The base seq behind a segment; 0 if it has none or cannot be read."""
+    with suppress(Corrupt, NotFound):
+        m, _ = segment.map_segment(store.file(base_seq))
+        return store.leads_to(m)
+    return 0
+
+
+def _headers(store: Store, bases: Iterable[int]) -> list[Header]:
+    """The headers of those segments that can be read and have the name that they ask for."""
+    found = []
+    for base in bases:
+        with suppress(Corrupt, NotFound):
+            header = _header_of(store, base)
+            if header.base_seq == base:
+                found.append(header)
+    return found
+
+
+def _header_of(store: Store, base_seq: int) -> Header:
+    path = store.file(base_seq)
+    fd = files.open_file(path, write=False)
+    try:
+        return segment.read_header(fd, path)
+    finally:
+        files.close(fd)
+
+
+@dataclass(frozen=True, slots=True)
+class Vouched:
+    """How far a log is known to be on the device, by its newest checkpoint or footer."""
+
+    seq: int  # the last one
+    base_seq: int  # of the segment to go on from
+    number: int
+    offset: int  # in that segment; 0: its start
+    generation: int  # of that segment's newest checkpoint
+
+    def words(self, active: Active) -> Words:
+        """Control's words for it, in a log with that active segment."""
+        offset = self.offset
+        if not offset and self.number == active.map.number:
+            offset = active.header.data_offset
+        return {
+            L.C_DURABLE_SEQ: self.seq,
+            L.C_DURABLE_POS: position(self.number, offset),
+            L.C_DURABLE_BASE: self.base_seq,
+            L.C_SLOT: position(self.number, self.generation),
+        }
+
+
+def vouched(store: Store) -> Vouched:
+    """Look for the newest checkpoint or footer that speaks of a finished sync.
+
+    A sync covers everything before the place that it speaks of, so segments before that one are
+    on the device too. A first checkpoint (generation 1) was written before any frame.
+    """
+    oldest = None
+    bases = list(store.bases())
+    while bases:
+        base = bases.pop()
+        if base not in store.bases():
+            continue  # found to be foreign meanwhile
+        path = store.file(base)
+        fd = files.open_file(path, write=False)
+        try:
+            header = segment.read_header(fd, path)
+            summary = segment.read_footer(fd, header, path)
+            slot = segment.newest_slot(fd, header, path)
+        finally:
+            files.close(fd)
+        why = store.why_foreign(header, base)
+        claims = summary is not None or (slot is not None and slot.generation > 1)
+        if why is None and claims and bases:
+            why = _why_not_newest(store, bases, header)
+        if why is not None:
+            store.set_aside(base, why)
+            continue
+        if summary is not None:
+            return Vouched(summary.next_seq - 1, summary.next_seq, header.number + 1, 0, 1)
+        if slot is not None and slot.generation > 1:
+            return Vouched(slot.last_seq, base, header.number, slot.offset, slot.generation)
+        oldest = Vouched(base - 1, base, header.number, 0, 1)
+    if oldest is not None:
+        return oldest
+    raise Corrupt(f"{store.path}: no segment of this log is left", path=store.path)
+
+
+def _why_not_newest(store: Store, earlier: list[int], header: Header) -> str | None:
+    """Why ``header``, of a segment that claims to be on the device, is not this log's.
+
+    A roll frame that leads to it settles it, even if foreign segments stand between the two.
+    """
+    for base in reversed(earlier[-LOOK_BACK:]):
+        before = _open(store, base)
+        if before is None:
+            continue
+        leads_to = store.leads_to(before)
+        if leads_to == header.base_seq and before.number < header.number:
+            for foreign in (b for b in earlier if b > base):
+                store.set_aside(foreign, f"it begins inside the segment of seq {base}")
+            return None
+    before = _open(store, earlier[-1])
+    if before is None:
+        return None
+    leads_to = store.leads_to(before)
+    if 0 < leads_to <= header.base_seq and before.number < header.number:
+        return None  # what stood between them is missing
+    walk, state, bad_at = before.walk(before.grown(), check_crc=False)
+    if header.base_seq < walk["next_seq"] or before.number >= header.number:
+        return f"it begins inside the segment of seq {before.base_seq}"
+    raise before.damage(bad_at, state, walk["next_seq"] - 1)
+
+
+def _open(store: Store, base_seq: int) -> SegmentMap | None:
+    """The segment named ``base_seq``; None if it is foreign, gone, or its header is damaged."""
+    with suppress(Corrupt):
+        return store.open(base_seq)
+    return None
+
+
+def find_end(store: Store, *, hint: Words | None, write: bool, fresh: bool = True) -> Active:
+    """Follow the segments to the end of what was published.
+
+    ``hint`` are the words of a control of this boot, if there is one: then the walk begins in the
+    segment that it knew as active, else in the one behind the newest checkpoint or footer. Every
+    frame behind that is checked, because after a loss of power any page may be missing.
+    """
+    if not store.bases(fresh=fresh):
+        raise Corrupt(f"{store.path}: no segment of this log is left", path=store.path)
+    active = None
+    if hint is not None and hint[L.C_ACTIVE_BASE] in store.bases():
+        active = enter(store, hint[L.C_ACTIVE_BASE], hint, write=write)
+    if active is None:
+        known = vouched(store)
+        active = enter(store, known.base_seq, hint, write=write)
+        if active is None:  # a footer leads to a segment that is not there
+            active = enter(store, _before(store, known.base_seq), hint, write=write)
+    while active is not None:
+        last = active
+        active = _next(store, last, hint, write=write)
+    if write and last.map.data_end:
+        # Its successor had its name before the footer was written: seqs that were given out
+        # would be given out again.
+        raise store.missing(last.map.next_seq, None)
+    return last
+
+
+def _before(store: Store, base_seq: int) -> int:
+    return max(b for b in store.bases() if b < base_seq)
+
+
+def enter(
+    store: Store, base_seq: int, hint: Words | None, *, write: bool, behind: Active | None = None
+) -> Active | None:
+    """Walk the segment named ``base_seq`` to its end; None if it is not there, or foreign."""
+    if base_seq not in store.bases():
+        return None
+    m, header = segment.map_segment(store.file(base_seq), write=write)
+    why = store.why_foreign(header, base_seq)
+    if why is None and behind is not None and header.number <= behind.header.number:
+        why = f"it begins inside the segment of seq {behind.header.base_seq}"
+    if why is not None:
+        store.set_aside(base_seq, why)
+        return None
+    return _walk(m, header, hint, write=write)
+
+
+def _next(store: Store, active: Active, hint: Words | None, *, write: bool) -> Active | None:
+    """The segment behind ``active``; None if that is the last one of the log.
+
+    Behind a segment that has not rolled, others are not part of the log: they were being written
+    when the power failed, and what leads to them never reached the device.
+    """
+    later = [b for b in store.bases() if b > active.header.base_seq]
+    if not active.walk["rolled"]:
+        for base in later:
+            _set_apart(store, base, active)
+        return None
+    for base in later:  # the first is the successor, unless that is missing
+        if base < active.walk["next_seq"]:
+            store.set_aside(base, f"it begins inside the segment of seq {active.header.base_seq}")
+            continue
+        found = enter(store, base, hint, write=write, behind=active)
+        if found is not None:
+            return found
+    return None
+
+
+def _set_apart(store: Store, base_seq: int, end: Active) -> None:
+    """Take note of a segment behind the end of the log; ``end.apart`` is for recovery to move."""
+    path = store.file(base_seq)
+    fd = files.open_file(path, write=False)
+    try:
+        header = segment.read_header(fd, path)
+    finally:
+        files.close(fd)
+    why = store.why_foreign(header, base_seq)
+    if why is None and (header.number <= end.header.number or base_seq < end.walk["next_seq"]):
+        why = f"it begins inside the segment of seq {end.header.base_seq}"
+    if why is None:
+        end.apart.append(base_seq)
+        why = f"nothing leads to it: the segment of seq {end.header.base_seq} has not rolled"
+        store.set_aside(base_seq, why, quietly=True)  # recovery says what becomes of it
+    else:
+        store.set_aside(base_seq, why)
+
+
+def _walk(m: SegmentMap, header: Header, hint: Words | None, *, write: bool) -> Active:
+    """Walk one segment to the end of its whole, valid batches."""
+    limit = m.grown()
+    if m.data_end:
+        walk, _, _ = m.walk(header.data_offset)
+        walk |= {
+            "offset": m.data_end,
+            "last_frame": m.summary.last_frame,
+            "next_seq": m.next_seq,
+            "monotone": m.summary.log_monotone,
+            "rolled": True,
+        }
+        return Active(m, header, walk)
+    blocks_end = ensure_blocks(m, header) if write else 0
+    known_head = 0
+    if hint is not None and hint[L.C_HEAD] >> 32 == m.number:
+        known_head = hint[L.C_HEAD] & 0xFFFFFFFF
+        active = _from_hint(m, header, hint, limit, known_head)
+        if active is not None:
+            active.blocks_end = blocks_end
+            return active
+    slot = segment.newest_slot(m.fd, header, m.path)
+    known = None
+    if slot is not None and slot.generation > 1:
+        known = _up_to_checkpoint(m, slot, write=write)
+    walk, state, bad_at = m.walk(limit, resume=known, write_index=write)
+    end = walk["offset"]
+    lost_checkpoint = slot is not None and end < slot.offset
+    # Control is only a hint: where it claims frames and there are just zeros, it is the one that
+    # is wrong. Where there is something else, that something is a damaged frame.
+    lost_head = end < known_head and not m.is_zero(end, min(known_head, limit))
+    if lost_checkpoint or lost_head:
+        told = _known_end(slot, hint if lost_head else None, limit)
+        if write or told is None:
+            raise m.damage(bad_at or end, state, walk["next_seq"] - 1)
+        # A read raises where the damage is, or passes over it.
+        walk, _, _ = m.walk(limit, resume=walk | told)
+    return Active(m, header, walk, blocks_end=blocks_end)
+
+
+def _up_to_checkpoint(m: SegmentMap, slot: Slot, *, write: bool) -> dict[str, Any] | None:
+    """Where a walk stands at the checkpoint; None if it has to be walked from the start.
+
+    What it says of all frames before it counts, since the index has no checksum.
+    """
+    said = {
+        "settings_offset": slot.settings_offset,
+        "producer_offset": slot.producer_offset,
+        "event_max_ns": slot.event_max_ns,
+        "monotone": slot.monotone,
+    }
+    try:
+        walk, _, _ = m.walk(
+            min(slot.offset, m.grown()), index_from=slot.index_count, write_index=write
+        )
+    except Corrupt:
+        return None
+    ended = (walk["offset"], walk["next_seq"], walk["last_frame"])
+    return walk | said if ended == (slot.offset, slot.last_seq + 1, slot.last_frame) else None
+
+
+def _known_end(slot: Slot | None, hint: Words | None, limit: int) -> dict[str, Any] | None:
+    """Where the frames of a damaged segment end, by control or else by its checkpoint."""
+    if hint is not None:
+        at = hint[L.C_HEAD] & 0xFFFFFFFF
+        known = {
+            "offset": at,
+            "next_seq": hint[L.C_NEXT_SEQ],
+            "last_append_ns": hint[L.C_LAST_APPEND_NS],
+            "last_frame": hint[L.C_LAST_FRAME],
+            "event_max_ns": hint[L.C_EVENT_MAX_NS],
+            "settings_offset": hint[L.C_SETTINGS_POS] & 0xFFFFFFFF,
+            "producer_offset": hint[L.C_PRODUCER_POS] & 0xFFFFFFFF,
+        }
+    elif slot is not None:
+        known = {
+            "offset": slot.offset,
+            "next_seq": slot.last_seq + 1,
+            "last_append_ns": slot.last_append_ns,
+            "last_frame": slot.last_frame,
+            "event_max_ns": slot.event_max_ns,
+            "settings_offset": slot.settings_offset,
+            "producer_offset": slot.producer_offset,
+        }
+    else:
+        return None
+    return known | {"monotone": False, "rolled": False} if known["offset"] <= limit else None
+
+
+def _from_hint(
+    m: SegmentMap, header: Header, hint: Words, limit: int, known_head: int
+) -> Active | None:
+    """Begin at the last index entry that the old control knew of, if the frames bear it out."""
+    resume = {
+        "settings_offset": hint[L.C_SETTINGS_POS] & 0xFFFFFFFF,
+        "producer_offset": hint[L.C_PRODUCER_POS] & 0xFFFFFFFF,
+        "monotone": bool(hint[L.C_FLAGS] & L.CONTROL_FLAG_MONOTONE),
+    }
+    if known_head > limit:
+        return None
+    try:
+        if resume["settings_offset"]:
+            m.frame_body(resume["settings_offset"], L.KIND_SETTINGS)
+        if resume["producer_offset"]:
+            m.frame_body(resume["producer_offset"], L.KIND_PRODUCER)
+        walk, _, _ = m.walk(
+            limit, resume=resume, index_from=hint[L.C_INDEX_COUNT], write_index=m.writable
+        )
+    except Corrupt:
+        return None
+    return Active(m, header, walk) if walk["offset"] >= known_head else None
+
+
+def ensure_blocks(m: SegmentMap, header: Header) -> int:
+    """Have real blocks behind every mapped byte that recovery may write; returns where they end.
+
+    The file may be a copy with holes in it; a store into a hole of a full disk is a SIGBUS. Behind
+    the last written byte there is nothing to recover: the last writer to close gave that space
+    back, and only a little of it is taken again, for the first appends.
+    """
+    stop = min(m.grown(), header.footer_offset)
+    end = min(segment.pages(files.data_end(m.fd, header.data_offset, stop, m.path)), stop)
+    _allocate(m, header, header.data_offset, end)
+    more = min(end + L.ALLOCATE_STEP_MIN, stop)
+    with suppress(DiskFull):
+        _allocate(m, header, end, more)
+        end = more
+    return end
+
+
+def _allocate(m: SegmentMap, header: Header, start: int, end: int) -> None:
+    """Have blocks behind the frames from ``start`` to ``end``, and behind their index."""
+    index = segment.index_bytes_for(end - header.data_offset)
+    files.allocate(m.fd, L.INDEX_OFFSET, L.INDEX_OFFSET + index, m.path)
+    files.allocate(m.fd, start, end, m.path)

@@ -1,0 +1,271 @@
+"""The segments of one log's directory: which there are, which are foreign, and maps of some.
+
+It only reads. It keeps a bounded number of maps; a reader that holds one keeps it alive by itself.
+"""
+
+from __future__ import annotations
+
+import errno
+from bisect import bisect_right
+from collections.abc import Callable
+from contextlib import suppress
+
+from penstock._core import Coder, SegmentMap
+from penstock.errors import Corrupt, Gap, Io, NotFound, gone_error
+from penstock.segments import segment
+from penstock.segments.segment import Header
+from penstock.system import files
+from penstock.system.directory import Directory, Name
+from penstock.system.messages import logger
+
+MAPS_MAX = 32
+
+
+class Store:
+    """What a handle knows about the files of its log."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        uuid: bytes | None,
+        recent: list[SegmentMap],
+        active: Callable[[], int],
+        coder: Coder | None = None,
+    ) -> None:
+        self.directory = directory
+        self.path = directory.path  # for messages
+        self.uuid = uuid
+        self.recent = recent
+        self.active = active
+        self.coder = coder  # what decodes the events that are read through a map
+        self.spurious: dict[str, str] = {}
+        self.names: list[str] = []  # as last listed, foreign ones too
+        self._bases: list[int] | None = None
+        self._linked: set[int] = set()  # bases whose place behind the one before was checked
+
+    def file(self, base_seq: int) -> Name:
+        """The file of the segment that begins with ``base_seq``."""
+        return self.directory.file(segment.file_name(base_seq))
+
+    def bases(self, *, fresh: bool = False) -> list[int]:
+        """Base seqs of the segments, in order, without those known to be foreign."""
+        if self._bases is None or fresh:
+            self.names = files.list_dir(self.directory)
+            found = sorted(n for n in self.names if segment.is_name(n) and n not in self.spurious)
+            self._bases = [int(n[:20]) for n in found]
+            self.check_there()
+        return self._bases
+
+    def check_there(self) -> None:
+        """Raise `Gone` if a log that was open, and so had a segment, has none left."""
+        if not self._bases and self.uuid is not None:
+            raise gone_error(self.path)
+
+    def forget(self) -> None:
+        """Drop every map and the listing."""
+        self.recent.clear()
+        self._bases = None
+        self._linked.clear()
+
+    def keep(self, m: SegmentMap) -> SegmentMap:
+        """Take ``m`` among the recently used maps, in place of an older map of that segment."""
+        m.coder = self.coder
+        self.recent[:] = [k for k in self.recent if k.base_seq != m.base_seq]
+        self.recent.append(m)
+        del self.recent[:-MAPS_MAX]
+        return m
+
+    def set_aside(self, base_seq: int, why: str, *, quietly: bool = False) -> None:
+        """Take note that a file is not part of the log; it is reported, never read or deleted."""
+        name = segment.file_name(base_seq)
+        if name not in self.spurious:
+            self.spurious[name] = why
+            if not quietly:
+                logger.warning(
+                    "%s: not part of this log (%s); it is left alone", self.file(base_seq), why
+                )
+        self.recent[:] = [m for m in self.recent if m.base_seq != base_seq]
+        if self._bases is not None:
+            self._bases = [b for b in self._bases if b != base_seq]
+
+    def readmit(self, base_seq: int) -> None:
+        """A segment of this log has that name now, whatever had it before."""
+        self.spurious.pop(segment.file_name(base_seq), None)
+        self.bases(fresh=True)
+
+    def open(self, base_seq: int) -> SegmentMap | None:
+        """A map of the segment named ``base_seq``; None if it is foreign or gone."""
+        for m in self.recent:
+            if m.base_seq == base_seq and (m.data_end or base_seq == self.active()):
+                return m
+        try:
+            m, header = self._map(base_seq)
+        except NotFound:
+            return None
+        if why := self.why_foreign(header, base_seq):
+            self.set_aside(base_seq, why)
+            return None
+        if not m.data_end:
+            for kept in self.recent:
+                if kept.base_seq == base_seq and kept.number == m.number:
+                    return kept
+        return self.keep(m)
+
+    def _map(self, base_seq: int) -> tuple[SegmentMap, Header]:
+        """Map a segment; if there is no room for one more, without the others."""
+        try:
+            return segment.map_segment(self.file(base_seq))
+        except Io as error:
+            if error.errno != errno.ENOMEM or not self.recent:
+                raise
+            self.recent.clear()
+            return segment.map_segment(self.file(base_seq))
+
+    def why_foreign(self, header: Header, base_seq: int) -> str | None:
+        """Why a file named ``base_seq`` with that header is not this log's; None if it may be."""
+        if self.uuid is not None and header.uuid != self.uuid:
+            return "it belongs to another log"
+        if header.base_seq != base_seq:
+            return f"it is the segment of seq {header.base_seq} under another name"
+        return None
+
+    def covering(self, seq: int) -> SegmentMap | None:
+        """The segment that ``seq`` falls into, or the first one if seq lies before it."""
+        fresh = False
+        while bases := self.bases(fresh=fresh):
+            at = max(0, bisect_right(bases, seq) - 1)
+            m = self.open(bases[at])
+            if m is not None and self._is_foreign(bases[at]):
+                continue  # and no longer listed
+            if m is not None and (fresh or seq < m.next_seq or m.base_seq == self.active()):
+                return m
+            if m is not None or segment.file_name(bases[at]) not in self.spurious:
+                fresh = True  # the listing is old
+        self.check_there()
+        return None
+
+    def _is_foreign(self, base_seq: int) -> bool:
+        """Whether a segment of this log's uuid begins inside the range of the one before it."""
+        while base_seq not in self._linked:
+            earlier = [b for b in self.bases() if b < base_seq]
+            try:
+                before = self.open(earlier[-1]) if earlier else None
+            except Corrupt:
+                return False  # the one before is damaged, and cannot say
+            if before is None and earlier:
+                if segment.file_name(earlier[-1]) not in self.spurious:
+                    self.bases(fresh=True)  # it is gone
+                continue
+            if before is None or self.leads_to(before) <= base_seq:
+                self._linked.add(base_seq)
+            elif self.leads_to(before) >> 64 and base_seq >= self._end_of(before):
+                return False  # not published yet; the next roll frame may lead to it
+            elif not self._is_foreign(before.base_seq):
+                self.set_aside(base_seq, f"it begins inside the segment of seq {before.base_seq}")
+                return True
+        return False
+
+    def first_where(self, holds: Callable[[SegmentMap], bool]) -> int | None:
+        """Base seq of the first segment that ``holds``, as then all later ones do."""
+        while True:
+            bases = self.bases()
+            low, high = 0, len(bases)
+            while low < high:
+                middle = (low + high) // 2
+                m = self.open(bases[middle])
+                if m is None or self._is_foreign(bases[middle]) or self.bases() != bases:
+                    break  # one was foreign or is gone: begin again without it
+                if holds(m):
+                    high = middle
+                else:
+                    low = middle + 1
+            else:
+                return bases[low] if low < len(bases) else None
+            if self.bases() == bases:
+                self.bases(fresh=True)
+
+    def leads_to(self, m: SegmentMap) -> int:
+        """The base seq behind a segment: 0 if it has none, beyond all if it takes the appends."""
+        if m.next_seq:
+            return m.next_seq
+        walk, _, _ = m.walk(m.grown(), check_crc=False)
+        if walk["rolled"]:
+            return int(walk["next_seq"])
+        return 1 << 64 if m.base_seq == self.active() else 0
+
+    def _end_of(self, m: SegmentMap) -> int:
+        """The seq behind the last one of a segment."""
+        walk, _, _ = m.walk(m.grown(), check_crc=False)
+        return int(walk["next_seq"])
+
+    def survey(self) -> None:
+        """Look at every segment, so that ``spurious`` is complete."""
+        for base in list(self.bases(fresh=True)):
+            if base not in self._linked:
+                with suppress(Corrupt):
+                    self.open(base)
+        for base in list(self.bases()):
+            with suppress(Corrupt):
+                self._is_foreign(base)
+
+    def beginning_at(self, base_seq: int) -> SegmentMap:
+        """The segment that a roll frame leads to."""
+        m = self.open(base_seq)
+        if m is not None:
+            return m
+        bases = self.bases(fresh=True)
+        if bases and bases[0] < base_seq:
+            raise self.missing(base_seq, next((b for b in bases if b > base_seq), None))
+        first = bases[0] if bases else 0
+        raise Gap(
+            f"{self.path}: the events from seq {base_seq} on are gone; "
+            f"the first one still there is {first}",
+            first_seq=first,
+        )
+
+    def before(self, later: SegmentMap) -> SegmentMap | None:
+        """The segment before ``later``; None if that is the oldest."""
+        while True:
+            bases = self.bases(fresh=True)
+            at = bisect_right(bases, later.base_seq - 1) - 1
+            if at < 0:
+                return None
+            m = self.open(bases[at])
+            if m is None or self._is_foreign(bases[at]):
+                continue
+            leads_to = self.leads_to(m)
+            if leads_to == later.base_seq:
+                return m
+            if not leads_to:
+                walk, state, bad_at = m.walk(m.grown(), check_crc=False)
+                raise m.damage(bad_at or walk["offset"], state, walk["next_seq"] - 1)
+            if leads_to > later.base_seq:
+                self.set_aside(later.base_seq, f"it begins inside the segment of seq {m.base_seq}")
+            raise self.missing(leads_to, later.base_seq)
+
+    def after(self, seq: int) -> SegmentMap | None:
+        """The first segment that begins above ``seq`` and can be read, whatever leads to it."""
+        return self._first_good([b for b in self.bases(fresh=True) if b > seq])
+
+    def below(self, seq: int) -> SegmentMap | None:
+        """The last segment that begins at ``seq`` or below and can be read."""
+        return self._first_good([b for b in reversed(self.bases(fresh=True)) if b <= seq])
+
+    def _first_good(self, bases: list[int]) -> SegmentMap | None:
+        for base in bases:
+            with suppress(Corrupt):
+                m = self.open(base)
+                if m is not None and not self._is_foreign(base):
+                    return m
+        return None
+
+    def missing(self, first: int, successor: int | None) -> Corrupt:
+        """The error for segments that should be there and are not."""
+        upto = f"{successor - 1}" if successor else "the end"
+        return Corrupt(
+            f"{self.path}: the segment {segment.file_name(first)} is missing: "
+            f"seq {first} to {upto} cannot be read; what follows can",
+            path=self.file(first),
+            seq=first,
+            last_seq=first - 1,
+        )

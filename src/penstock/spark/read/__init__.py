@@ -1,0 +1,1 @@
+"""The data source: a log as a table and as a stream."""

@@ -1,0 +1,1 @@
+"""Below everything: file calls, held directories, threads, messages."""
