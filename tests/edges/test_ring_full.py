@@ -258,3 +258,27 @@ def test_damage_does_not_free_what_a_reader_holds(tmp_path: Path, when_full: Whe
         for _ in range(50):
             ring.append(value_of(n), timeout=0)
         assert shape(ring).lost_bytes == lost
+
+
+@pytest.mark.parametrize("wanted", ["block", "error"])
+def test_settings_never_wait_for_a_copy_that_nobody_makes(tmp_path: Path, wanted: WhenFull) -> None:
+    """A ring that drops takes settings that do not, wherever its newest copy of them stands."""
+
+    def late(*_: object) -> None:
+        raise TimeoutError("configure() goes round for ever")
+
+    before = signal.signal(signal.SIGALRM, late)
+    try:
+        for count in range(1, 120):
+            with penstock.create(tmp_path / f"{count}.ring", ring="32KiB") as ring:
+                ring.append(b"first", producer=("p", 1))
+                for _ in range(count):
+                    ring.append(bytes(96))
+                signal.setitimer(signal.ITIMER_REAL, 20, 1)
+                assert ring.configure(when_full=wanted).when_full == wanted
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                assert ring.settings.when_full == wanted
+                assert ring.append(b"first", producer=("p", 1)) == 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

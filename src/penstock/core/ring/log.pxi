@@ -33,7 +33,8 @@ cdef class RingCore(HandleCore):
         """Whether its state has to be appended again before an append of ``nbytes``.
 
         And whether at the start of a lap; and how many bytes the append has to leave free. The
-        caller holds the write lock.
+        caller holds the write lock. Whether the append is of settings is not known here, so a copy
+        is due if it is due for any append: else publish could ask for one that is never made.
         """
         cdef char *words = control.live()
         cdef Place place
@@ -42,7 +43,7 @@ cdef class RingCore(HandleCore):
         m.sound()
         ring_put(m, nbytes, psk_get64(words + PSK_C_HEAD), NO_COPY, &place)
         rule_for(words, m, NULL, &rule)
-        due = copy_due(words, m, &place, rule.reserve)
+        due = copy_due(words, m, &place, m.reserve)
         return due != NO_COPY, due == COPY_ANEW, rule.reserve
 
     def _may_drop(self, Control control not None, uint64_t tail):
