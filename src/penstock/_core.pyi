@@ -399,7 +399,7 @@ class Reader(Generic[_T_co]):
         durable: bool = False,
         timeout: float | None = None,
         spin: float = 0.0,
-        damaged: Literal["raise", "skip"] = "raise",
+        on_damage: Literal["raise", "skip"] = "raise",
         tags: bytes | None = None,
         on_gap: Literal["raise", "skip"] = "raise",
         from_oldest: bool = True,

@@ -115,7 +115,7 @@ class Log(Handle, Generic[T]):
         reverse: bool = False,
         durable: bool = False,
         check: bool = True,
-        damaged: Literal["raise", "skip"] = "raise",
+        on_damage: Literal["raise", "skip"] = "raise",
         on_gap: Literal["raise", "skip"] = "raise",
     ) -> Reader[T]:
         """Events from seq ``start`` up to, not including, ``stop``, as the log stands now.
@@ -125,7 +125,7 @@ class Log(Handle, Generic[T]):
         ``until`` bound the events' own times likewise: since <= time < until. With ``tags``, only
         events that have all of them. With ``reverse`` the newest comes first.
         ``durable`` leaves out what is not on the device yet. ``check=False`` leaves the checksums
-        unchecked. An event that is damaged raises `Corrupt`; ``damaged="skip"`` goes on with the
+        unchecked. An event that is damaged raises `Corrupt`; ``on_damage="skip"`` goes on with the
         next one that is not, and ``reader.skipped`` counts the seqs passed over.
 
         Without ``start`` this begins with the oldest event there is. A ``start`` below that is a
@@ -142,7 +142,7 @@ class Log(Handle, Generic[T]):
         [3, 2, 1]
         """
         lowest, end, since_ns, until_ns = bounds(
-            self, start, stop, since, until, durable, skip=damaged == "skip"
+            self, start, stop, since, until, durable, skip=on_damage == "skip"
         )
         return Reader(
             self,
@@ -150,7 +150,7 @@ class Log(Handle, Generic[T]):
             lowest if reverse else end,
             reverse=reverse,
             check=check,
-            damaged=damaged,
+            on_damage=on_damage,
             on_gap=on_gap,
             from_oldest=start is None,
             to_end=stop is None and until is None and not durable,
@@ -172,14 +172,14 @@ class Log(Handle, Generic[T]):
         key: Buffer | None = None,
         tags: Iterable[str] | None = None,
         columns: Iterable[str] | None = None,
-        durable_only: bool = False,
+        durable: bool = False,
         check: bool = True,
-        damaged: Literal["raise", "skip"] = "raise",
+        on_damage: Literal["raise", "skip"] = "raise",
         time_unit: Literal["ns", "us"] = "ns",
         batch_rows: int = BATCH_ROWS,
         schema: Any = None,
         codec: str | None = None,
-        malformed: Literal["raise", "null", "drop"] = "raise",
+        on_malformed: Literal["raise", "null", "skip"] = "raise",
         on_gap: Literal["raise", "skip"] = "raise",
     ) -> Scan:
         """Events as Arrow columns, for pyarrow, pandas, polars and DuckDB.
@@ -191,7 +191,7 @@ class Log(Handle, Generic[T]):
         With a ``schema``, be it a pyarrow schema, a mapping of names to types, a msgspec Struct or
         a dataclass, the fields of values are columns too: ``data.name``, or just ``name`` where no
         other column is called so. ``codec`` says how values are encoded if the log does not, and
-        ``malformed`` what becomes of those that do not fit: an error, nulls, or nothing.
+        ``on_malformed`` what becomes of those that do not fit: an error, nulls, or nothing.
 
         >>> log = penstock.open(path)
         >>> log.extend([b"a", b"b", b"c"], topic="letters")
@@ -210,14 +210,14 @@ class Log(Handle, Generic[T]):
             key=key,
             tags=tags,
             columns=columns,
-            durable_only=durable_only,
+            durable=durable,
             check=check,
-            damaged=damaged,
+            on_damage=on_damage,
             time_unit=time_unit,
             batch_rows=batch_rows,
             schema=schema,
             codec=codec,
-            malformed=malformed,
+            on_malformed=on_malformed,
             on_gap=on_gap,
         )
 
@@ -232,7 +232,7 @@ class Log(Handle, Generic[T]):
         spin: float = 0.0,
         durable: bool = False,
         check: bool = True,
-        damaged: Literal["raise", "skip"] = "raise",
+        on_damage: Literal["raise", "skip"] = "raise",
         on_gap: Literal["raise", "skip"] = "raise",
         hold: bool = False,
     ) -> Reader[T]:
@@ -243,7 +243,7 @@ class Log(Handle, Generic[T]):
         Iteration ends when none has come for ``timeout`` seconds; never, if that is None. ``spin``
         is how many seconds to look for data without sleeping before each sleep: 0 sleeps at once,
         `math.inf` never sleeps and keeps a core busy. ``durable`` hands out an event only once it
-        is on the device. ``tags``, ``damaged`` and ``on_gap`` are as in `read`.
+        is on the device. ``tags``, ``on_damage`` and ``on_gap`` are as in `read`.
 
         With ``hold``, writers of a ring that blocks or raises when it is full (``when_full``) leave
         an event alone until this reader has asked for the one behind it. It holds them up for as
@@ -264,7 +264,7 @@ class Log(Handle, Generic[T]):
             first,
             SEQ_MAX,
             check=check,
-            damaged=damaged,
+            on_damage=on_damage,
             topic=topic_bytes(topic),
             key=key_bytes(key),
             tags=tag_bytes(tags),

@@ -244,7 +244,7 @@ def test_damage_does_not_free_what_a_reader_holds(tmp_path: Path, when_full: Whe
     """A damaged frame in the way of an append is no reason to drop what a reader holds."""
     path = tmp_path / "held.ring"
     with penstock.create(path, ring="32KiB", when_full=when_full) as ring:
-        reader = ring.follow("start", hold=True, damaged="skip", timeout=0)
+        reader = ring.follow("start", hold=True, on_damage="skip", timeout=0)
         n = 0
         with pytest.raises(penstock.Full):
             for n in range(1000):

@@ -99,10 +99,10 @@ def read_all(log: penstock.Log) -> None:
         {"start": 5, "stop": 20, "key": b"k"},
     )
     for damaged, reverse, way in product(DAMAGED, (False, True), ways):
-        read = partial(log.read, damaged=damaged, reverse=reverse, **way)
+        read = partial(log.read, on_damage=damaged, reverse=reverse, **way)
         attempt(partial(gather, read, reverse=reverse))
     for damaged in DAMAGED:
-        attempt(partial(gather, partial(log.follow, "start", timeout=0, damaged=damaged)))
+        attempt(partial(gather, partial(log.follow, "start", timeout=0, on_damage=damaged)))
     attempt(lambda: [repr(event) for event in log.read(check=False)])
     for seq in (1, 4, 12, 16, 37, attempt(lambda: log.last_seq) or 1):
         event = attempt(partial(log.__getitem__, seq))
@@ -142,7 +142,7 @@ def read_strictly(path: Path, report: Report) -> None:
 def past_damage(path: Path) -> list[penstock.Event]:
     """The events that reading past damage gives."""
     with penstock.open(path, mode="r", timeout=0.2) as log:
-        return gather(partial(log.read, damaged="skip"))
+        return gather(partial(log.read, on_damage="skip"))
 
 
 def append_to(path: Path, *, must: bool) -> None:

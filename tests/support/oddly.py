@@ -110,7 +110,6 @@ FLAGS = frozenset(
         "wait",
         "hold",
         "in_place",
-        "durable_only",
     )
 )
 # What a parameter of that name may be. A call that returns for anything else accepted it silently.
@@ -141,9 +140,9 @@ MAY_BE: dict[str, Callable[[Any], bool]] = {
     "codec": _none_or(_one_of("bytes", "json")),
     "schema": _none_or(lambda v: isinstance(v, type | dict)),
     "producer": _none_or(lambda v: isinstance(v, tuple) and len(v) == 2),
-    "damaged": _one_of("raise", "skip"),
+    "on_damage": _one_of("raise", "skip"),
     "on_gap": _one_of("raise", "skip"),
-    "malformed": _one_of("raise", "null", "drop"),
+    "on_malformed": _one_of("raise", "null", "skip"),
     "time_unit": _one_of("ns", "us"),
     "sync_seconds": _none_or(lambda v: _is_timeout(v) and v > 0),
     "sync_events": _none_or(lambda v: _is_number(v) and operator.index(v) > 0),

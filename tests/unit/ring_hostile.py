@@ -97,14 +97,14 @@ class Case:
                 assert self.hit is not None, error
                 self.named(error)
         skipping = {
-            "forward": log.read(damaged="skip"),
-            "backward": log.read(damaged="skip", reverse=True),
-            "following": log.follow("start", timeout=0, damaged="skip"),
+            "forward": log.read(on_damage="skip"),
+            "backward": log.read(on_damage="skip", reverse=True),
+            "following": log.follow("start", timeout=0, on_damage="skip"),
         }
         for name, reader in skipping.items():
             self.same(reader, left, f"{name}, past damage")
             self.counted(name, reader.skipped)
-        table = log.scan(damaged="skip").to_arrow()
+        table = log.scan(on_damage="skip").to_arrow()
         assert table.column("seq").to_pylist() == sorted(left), "a scan past damage"
         assert table.column("value").to_pylist() == [left[seq][4] for seq in sorted(left)]
         for seq in self.truth:

@@ -158,7 +158,7 @@ class Trial:
                 log.append(b"x")
 
     def read(self, log: penstock.Log) -> None:
-        loose: dict[str, Any] = {"damaged": "skip", "on_gap": "skip"}
+        loose: dict[str, Any] = {"on_damage": "skip", "on_gap": "skip"}
         ways: list[Callable[[], Iterable[Any]]] = [
             lambda: log,
             lambda: reversed(log),
@@ -181,7 +181,7 @@ class Trial:
             lambda: log.extend([b"z" * 300] * 10, timeout=0.2),
             lambda: log.append(b"q", producer=("a", self.rng.randrange(9)), timeout=0.2),
             lambda: [log.append(b"w" * 2000, timeout=0.2) for _ in range(40)],
-            lambda: sum(1 for _ in log.read(damaged="skip", on_gap="skip")),
+            lambda: sum(1 for _ in log.read(on_damage="skip", on_gap="skip")),
             log.sync,
         ]
         if self.rng.random() < 0.2:

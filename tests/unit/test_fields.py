@@ -177,9 +177,9 @@ def test_malformed_values(path: Path, batch_rows: int) -> None:
         with pytest.raises(errors.BadData, match="the value of seq 2 does not fit") as caught:
             list(log.scan(**options).to_batches())
         assert caught.value.seq == 2
-        null = pa.table(log.scan(**options, malformed="null"))
+        null = pa.table(log.scan(**options, on_malformed="null"))
         assert null.to_pylist() == [{"seq": s, "n": None if s in BAD else s} for s in range(1, 31)]
-        drop = pl.DataFrame(log.scan(**options, malformed="drop"))
+        drop = pl.DataFrame(log.scan(**options, on_malformed="skip"))
         assert drop.to_dicts() == [{"seq": s, "n": s} for s in range(1, 31) if s not in BAD]
 
 
@@ -189,21 +189,21 @@ def test_events_with_a_codec_of_their_own(log: penstock.Log) -> None:
     log.append({"n": 2}, codec="msgpack")
     log.append(b"plain", codec="bytes")
     log.append({"n": 4}, headers={"h": b"1"}, tags=["t"])
-    scan = log.scan(schema={"n": int}, columns=["n"], malformed="null")
+    scan = log.scan(schema={"n": int}, columns=["n"], on_malformed="null")
     assert scan.to_arrow()["n"].to_pylist() == [1, 2, None, 4]
     with pytest.raises(errors.BadData, match=r"seq 3 .*plain bytes"):
         log.scan(schema={"n": int}).to_arrow()
 
 
 def test_what_cannot_be_asked_for(path: Path) -> None:
-    """A schema needs a codec that has fields; codec= and malformed= need a schema."""
+    """A schema needs a codec that has fields; codec= and on_malformed= need a schema."""
     with penstock.open(path) as log:
         with pytest.raises(errors.Usage, match=r"its codec is 'bytes'.*codec='json'"):
             log.scan(schema={"n": int})
         with pytest.raises(errors.Usage, match="for a scan with a schema"):
             log.scan(codec="json")
-        with pytest.raises(errors.Usage, match="'raise', 'null' or 'drop'"):
-            log.scan(schema={"n": int}, codec="json", malformed="x")  # type: ignore[arg-type]
+        with pytest.raises(errors.Usage, match="'raise', 'null' or 'skip'"):
+            log.scan(schema={"n": int}, codec="json", on_malformed="x")  # type: ignore[arg-type]
         with pytest.raises(errors.NoCodec):
             log.scan(schema={"n": int}, codec="nope")
         with pytest.raises(errors.WrongType, match="a field's name is str, not int"):
@@ -248,7 +248,7 @@ def test_days(log: penstock.Log) -> None:
     log.append({"day": "soon"})
     log.append({"day": "2026-11-01T05:00:00Z"})
     schema = {"day": dt.date, "days": list[dt.date], "in": pa.struct([("day", pa.date32())])}
-    scan = log.scan(schema=schema, columns=list(schema), malformed="drop")
+    scan = log.scan(schema=schema, columns=list(schema), on_malformed="skip")
     assert scan.to_arrow().to_pylist() == [{"day": day, "days": [day, None], "in": {"day": day}}]
 
 

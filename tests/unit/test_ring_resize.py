@@ -266,7 +266,7 @@ def test_damaged_events_are_left_out(file: Path, caplog: pytest.LogCaptureFixtur
         raw.seek(offset + 45)
         raw.write(b"\xff\xff")
     with penstock.open(file) as ring:
-        wanted = [e.seq for e in ring.read(damaged="skip")]
+        wanted = [e.seq for e in ring.read(on_damage="skip")]
         ring.resize("128KiB")
         assert [e.seq for e in ring] == wanted
         assert bad not in wanted

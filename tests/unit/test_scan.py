@@ -166,7 +166,7 @@ def test_parts_by_several_threads(
     broken.flip(hurt.path, hurt.events[3].at + L.FRAME_SEQ, 0)
     with pytest.raises(errors.Corrupt):
         log.scan().to_arrow()
-    run = log.scan(damaged="skip")
+    run = log.scan(on_damage="skip")
     assert run.to_arrow().num_rows == 1999 and run.skipped == 1
 
 
@@ -263,13 +263,13 @@ def test_a_scan_can_be_run_again(log: penstock.Log) -> None:
 
 
 def test_only_durable_events(path: Path) -> None:
-    """durable_only leaves out what is not on the device yet."""
+    """durable=True leaves out what is not on the device yet."""
     with penstock.open(path) as log:
         log.append(b"a", durable=True)
         log.append(b"b")
-        assert log.scan(durable_only=True).to_arrow().num_rows == 1
+        assert log.scan(durable=True).to_arrow().num_rows == 1
         log.sync()
-        assert log.scan(durable_only=True).to_arrow().num_rows == 2
+        assert log.scan(durable=True).to_arrow().num_rows == 2
 
 
 def test_arrays_outlive_the_log(path: Path) -> None:
@@ -308,7 +308,7 @@ def test_a_closed_log(path: Path) -> None:
         ({"batch_rows": 0}, errors.Usage, "batch_rows is from 1"),
         ({"batch_rows": "9"}, errors.WrongType, "batch_rows is a whole number"),
         ({"time_unit": "ms"}, errors.Usage, "'ns' or 'us'"),
-        ({"damaged": "ignore"}, errors.Usage, "'raise' or 'skip'"),
+        ({"on_damage": "ignore"}, errors.Usage, "'raise' or 'skip'"),
         ({"topic": b"t"}, errors.WrongType, "topic is str"),
         ({"key": "k"}, errors.WrongType, "key must be bytes"),
         ({"since": "soon"}, errors.Usage, "ISO 8601"),
@@ -338,12 +338,12 @@ def test_damage_is_an_error_or_is_counted(path: Path) -> None:
         assert caught.value.offset == hurt[0][1].at
         with pytest.raises(OSError, match="Corrupt"):
             pa.table(log.scan())
-        scan = log.scan(damaged="skip")
+        scan = log.scan(on_damage="skip")
         table = scan.to_arrow()
         lost = {f.seq for _, f in hurt}
         assert table["seq"].to_pylist() == [s for s in range(1, 1501) if s not in lost]
         assert scan.skipped == 5
-        assert table.equals(expected(log.read(damaged="skip")).select(table.column_names))
+        assert table.equals(expected(log.read(on_damage="skip")).select(table.column_names))
 
 
 def test_text_that_is_none(path: Path) -> None:
@@ -360,7 +360,7 @@ def test_text_that_is_none(path: Path) -> None:
         with pytest.raises(errors.Corrupt, match=r"seq 2 .*no text"):
             log.scan(columns=["topic"]).to_arrow()
         assert log.scan(columns=["value"]).to_arrow().num_rows == 3
-        scan = log.scan(damaged="skip")
+        scan = log.scan(on_damage="skip")
         assert scan.to_arrow()["seq"].to_pylist() == [1, 3] and scan.skipped == 1
     broken.put(seg.path, at, b"t")
     broken.put(seg.path, at + 5 + 4, b"\xff")

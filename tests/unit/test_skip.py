@@ -34,7 +34,7 @@ def copy(built: Built, tmp_path: Path) -> Path:
 def skipping(log: penstock.Log, truth: dict[int, Any], lost: set[int], **how: Any) -> None:
     """All events but the lost ones come, in order, as they were appended; the lost are counted."""
     for reverse in (False, True):
-        reader = log.read(reverse=reverse, damaged="skip", **how)
+        reader = log.read(reverse=reverse, on_damage="skip", **how)
         got = [facts(e) for e in reader]
         wanted = [truth[seq] for seq in sorted(truth, reverse=reverse) if seq not in lost]
         assert got == wanted, (reverse, [g[0] for g in got], lost)
@@ -65,11 +65,11 @@ def one_by_one(log: penstock.Log, truth: dict[int, Any], lost: set[int]) -> None
         if seq in lost:
             with pytest.raises(penstock.Corrupt):
                 log[seq]
-            assert not log.read(seq, seq + 1, damaged="skip").take(9)
+            assert not log.read(seq, seq + 1, on_damage="skip").take(9)
         else:
             assert facts(log[seq]) == wanted
             assert [facts(e) for e in log.read(seq, seq + 1)] == [wanted]
-            (event,) = log.read(seq, seq + 1, reverse=True, damaged="skip")
+            (event,) = log.read(seq, seq + 1, reverse=True, on_damage="skip")
             assert facts(event) == wanted
 
 
@@ -106,7 +106,7 @@ def test_a_damaged_header_costs_its_segment(built: Built, copy: Path, number: in
     with penstock.open(copy, mode="r") as log:
         skipping(log, built.truth, lost)
         strictly(log, built.truth, lost)
-        assert not list(log.read(since=0, until=1, topic="none", damaged="skip"))
+        assert not list(log.read(since=0, until=1, topic="none", on_damage="skip"))
         for seq in set(built.truth) - lost:
             assert facts(log[seq]) == built.truth[seq]
 
@@ -131,7 +131,7 @@ def test_the_rest_of_a_segment(built: Built, copy: Path, sealed: bool) -> None:
     with penstock.open(copy, mode="r") as log:
         skipping(log, built.truth, lost)
         strictly(log, built.truth, lost)
-        reader = log.read(12, damaged="skip")
+        reader = log.read(12, on_damage="skip")
         assert next(reader).seq == built.segments[1].base_seq
 
 
@@ -146,9 +146,9 @@ def test_several_places(built: Built, copy: Path) -> None:
     with penstock.open(copy, mode="r") as log:
         skipping(log, built.truth, lost)
         one_by_one(log, built.truth, lost)
-        got = [e.seq for e in log.read(topic="t0", damaged="skip")]
+        got = [e.seq for e in log.read(topic="t0", on_damage="skip")]
         assert got == [s for s, f in built.truth.items() if f[2] == "t0" and s not in lost]
-        got = [e.seq for e in log.read(since=200, until=900, reverse=True, damaged="skip")]
+        got = [e.seq for e in log.read(since=200, until=900, reverse=True, on_damage="skip")]
         wanted = [s for s, f in built.truth.items() if 200 <= f[1] < 900 and s not in lost]
         assert got == wanted[::-1]
 
@@ -163,7 +163,7 @@ def test_following_a_live_log(path: Path) -> None:
         broken.put(seg.path, seg.frames[5].at, bytes(16))
         with pytest.raises(penstock.Corrupt):
             list(log.follow("start", timeout=0))
-        reader = log.follow("start", timeout=0, damaged="skip")
+        reader = log.follow("start", timeout=0, on_damage="skip")
         assert [e.seq for e in reader] == [1, 3, 4]
         log.append(b"six")
         assert [e.value for e in reader] == [b"six"]
@@ -171,8 +171,8 @@ def test_following_a_live_log(path: Path) -> None:
         log.append(b"seven")
         assert [e.value for e in reader] == [b"seven"]
         assert reader.skipped == 3
-        assert [e.seq for e in log.read(damaged="skip")] == [1, 3, 4, 7, 8]
-        assert [e.seq for e in log.read(reverse=True, damaged="skip")] == [8, 7, 4, 3, 1]
+        assert [e.seq for e in log.read(on_damage="skip")] == [1, 3, 4, 7, 8]
+        assert [e.seq for e in log.read(reverse=True, on_damage="skip")] == [8, 7, 4, 3, 1]
 
 
 def test_beside_a_writer(path: Path) -> None:
@@ -193,9 +193,9 @@ def test_beside_a_writer(path: Path) -> None:
         with penstock.open(path, mode="r") as other:
             for _ in range(20):
                 last = other.last_seq
-                seqs = [e.seq for e in other.read(stop=last + 1, damaged="skip")]
+                seqs = [e.seq for e in other.read(stop=last + 1, on_damage="skip")]
                 assert seqs == [s for s in range(1, last + 1) if s != 8]
-                seqs = [e.seq for e in other.read(stop=last + 1, reverse=True, damaged="skip")]
+                seqs = [e.seq for e in other.read(stop=last + 1, reverse=True, on_damage="skip")]
                 assert seqs == [s for s in range(last, 0, -1) if s != 8]
     finally:
         stop.set()
@@ -206,8 +206,8 @@ def test_beside_a_writer(path: Path) -> None:
 def test_the_option_is_checked(log: penstock.Log) -> None:
     """Anything but "raise" and "skip" is a Usage error."""
     for call in (log.read, log.follow):
-        with pytest.raises(penstock.Usage, match="damaged must be"):
-            call(damaged="ignore")  # type: ignore[arg-type]
+        with pytest.raises(penstock.Usage, match="on_damage must be"):
+            call(on_damage="ignore")  # type: ignore[arg-type]
 
 
 def test_a_lying_index_hides_nothing(path: Path) -> None:

@@ -59,7 +59,7 @@ cdef class Reader:
     def __cinit__(
         self, log=None, start=None, stop=None, *, bint reverse=False, bint check=True,
         bytes topic=None, bytes key=None, since_ns=None, until_ns=None, bint follows=False, bint durable=False,
-        timeout=None, spin=0.0, damaged="raise", bytes tags=None, on_gap="raise", bint from_oldest=True,
+        timeout=None, spin=0.0, on_damage="raise", bytes tags=None, on_gap="raise", bint from_oldest=True,
         bint to_end=False, Hold hold=None,
     ):
         if not isinstance(log, LogCore) or start is None or stop is None:
@@ -93,9 +93,9 @@ cdef class Reader:
         self.end = stop
         if self.durable:
             self.stop = 0  # until somebody looks
-        check_choice(damaged, "damaged", "raise", "skip")
+        check_choice(on_damage, "on_damage", "raise", "skip")
         check_choice(on_gap, "on_gap", "raise", "skip")
-        self.skip = damaged == "skip"
+        self.skip = on_damage == "skip"
         self.pass_gaps = on_gap == "skip"
         self.from_oldest = from_oldest
         self.to_end = to_end

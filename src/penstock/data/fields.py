@@ -97,10 +97,10 @@ def arrow_type(kind: Any) -> Any:
 class Fields:
     """How the values of batches become columns."""
 
-    def __init__(self, schema: Any, codec: str, malformed: str) -> None:
+    def __init__(self, schema: Any, codec: str, on_malformed: str) -> None:
         self.schema = schema
         self.codec = codec
-        self.malformed = malformed
+        self.on_malformed = on_malformed
         self._readable = _readable_schema(schema) if codec == "json" else schema
         self._decoders: dict[str, Callable[[bytes], Any]] = {}
 
@@ -118,15 +118,15 @@ class Fields:
             table, bad = self._objects(values, names)
         if not bad:
             return table, None
-        if self.malformed == "raise":
+        if self.on_malformed == "raise":
             row = min(bad)
             raise BadData(
                 f"{path}: the value of seq {batch.column('seq')[row].as_py()} does not fit the "
-                f"schema of the scan: {bad[row]}; malformed='null' or 'drop' goes on without it",
+                f"schema of the scan: {bad[row]}; on_malformed='null' or 'skip' goes on without it",
                 path=path,
                 seq=batch.column("seq")[row].as_py(),
             )
-        if self.malformed == "null":
+        if self.on_malformed == "null":
             return table, None
         keep = [i not in bad for i in range(len(values))]
         return table, pa.array(keep, pa.bool_())

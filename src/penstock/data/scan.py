@@ -71,23 +71,23 @@ class Scan:
         key: Buffer | None = None,
         tags: Iterable[str] | None = None,
         columns: Iterable[str] | None = None,
-        durable_only: bool = False,
+        durable: bool = False,
         check: bool = True,
-        damaged: Literal["raise", "skip"] = "raise",
+        on_damage: Literal["raise", "skip"] = "raise",
         time_unit: Literal["ns", "us"] = "ns",
         batch_rows: int = BATCH_ROWS,
         schema: Any = None,
         codec: str | None = None,
-        malformed: Literal["raise", "null", "drop"] = "raise",
+        on_malformed: Literal["raise", "null", "skip"] = "raise",
         on_gap: Literal["raise", "skip"] = "raise",
         batch_bytes: int = BATCH_BYTES,
     ) -> None:
         check_position(start, "start")
         check_position(stop, "stop")
-        check_choice(damaged, "damaged", "raise", "skip")
+        check_choice(on_damage, "on_damage", "raise", "skip")
         check_choice(on_gap, "on_gap", "raise", "skip")
         check_choice(time_unit, "time_unit", "ns", "us")
-        check_choice(malformed, "malformed", "raise", "null", "drop")
+        check_choice(on_malformed, "on_malformed", "raise", "null", "skip")
         if isinstance(batch_rows, bool) or not isinstance(batch_rows, int):
             raise WrongType(f"batch_rows is a whole number, not {type(batch_rows).__name__}")
         if not 0 < batch_rows <= ROWS_MAX:
@@ -104,21 +104,21 @@ class Scan:
         self._fields: Fields | None = None
         self._shown: list[tuple[str, str | None]] = []  # with fields: names, and which are fields
         if schema is None:
-            if codec is not None or malformed != "raise":
-                raise Usage("codec= and malformed= are for a scan with a schema")
+            if codec is not None or on_malformed != "raise":
+                raise Usage("codec= and on_malformed= are for a scan with a schema")
             base = _base_columns(columns)
         else:
-            self._fields = _fields_for(log, schema, codec, malformed)
+            self._fields = _fields_for(log, schema, codec, on_malformed)
             self._shown = _with_fields(columns, self._fields.schema.names)
             own = [name for name, field in self._shown if field is None]
             base = [*own, *(c for c in ("seq", "value", "headers") if c not in own)]
         self._has_values = schema is None and "value" in base
         self._columns = Columns([(c, c) for c in base], time_unit)
         self._picks = self._topic is not None or self._times != (None, None)  # by the index
-        self._durable_only = durable_only
-        self._whole_end = not durable_only and self._times[1] is None
+        self._durable = durable
+        self._whole_end = not durable and self._times[1] is None
         self._check = check
-        self._damaged: Literal["raise", "skip"] = damaged
+        self._on_damage: Literal["raise", "skip"] = on_damage
         self._on_gap: Literal["raise", "skip"] = on_gap
         self._batch_rows = batch_rows
         self._batch_bytes = batch_bytes  # of frames, which is a little more than its columns take
@@ -138,8 +138,8 @@ class Scan:
     def _begin(self) -> tuple[int, int]:
         """First seq to look at and the one behind the last, as the log stands now."""
         self._readers = []
-        skip = self._damaged == "skip"
-        found = bounds(self._log, *self._range, *self._times, self._durable_only, skip=skip)
+        skip = self._on_damage == "skip"
+        found = bounds(self._log, *self._range, *self._times, self._durable, skip=skip)
         return found[:2]
 
     def _reader(
@@ -152,7 +152,7 @@ class Scan:
             lowest,
             end,
             check=self._check,
-            damaged=self._damaged,
+            on_damage=self._on_damage,
             on_gap=self._on_gap,
             from_oldest=start is None and first,
             to_end=self._whole_end and stop is None,
@@ -328,14 +328,14 @@ class _Watched:
             raise
 
 
-def _fields_for(log: Log, schema: Any, codec: str | None, malformed: str) -> Fields:
+def _fields_for(log: Log, schema: Any, codec: str | None, on_malformed: str) -> Fields:
     name = log.settings.codec if codec is None else codec
     if find_codec(name) == (None, None):
         raise Usage(
             f"{log.path}: its codec is 'bytes', which has no fields; if the values are JSON all "
             "the same, say codec='json'"
         )
-    return Fields(arrow_schema(schema), name, malformed)
+    return Fields(arrow_schema(schema), name, on_malformed)
 
 
 def _base_columns(columns: Iterable[str] | None) -> list[str]:

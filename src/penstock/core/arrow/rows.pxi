@@ -287,7 +287,7 @@ cdef class RowReader(Reader):
                     if not self.skip:
                         raise Corrupt(
                             f"{self.map.path}: seq {seq} at offset {self.at} has a topic or "
-                            "headers that are no text; scan(damaged='skip') passes over it",
+                            "headers that are no text; scan(on_damage='skip') passes over it",
                             path=str(self.map.path), offset=self.at, seq=seq, last_seq=seq - 1,
                         )
                     self.next = seq  # what is missing before it may be a hole, and is not damaged

@@ -175,9 +175,9 @@ def _sample(options: Options) -> list[penstock.Event]:
     for path in paths:
         with open_log(path) as log:
             head = -(-each // 2)
-            found += itertools.islice(log.read(damaged=damaged), head)
+            found += itertools.islice(log.read(on_damage=damaged), head)
             rest = log.read(
-                start=log.first_seq + head, reverse=True, damaged=damaged, on_gap="skip"
+                start=log.first_seq + head, reverse=True, on_damage=damaged, on_gap="skip"
             )
             found += itertools.islice(rest, each - head)
     return found

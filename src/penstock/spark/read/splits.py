@@ -224,7 +224,7 @@ def read_split(split: Split, rows: Rows, picks: Picks, care: Care) -> Iterator[p
                 until=None if picks.until_ns == NS_MAX else Ns(picks.until_ns),
                 topic=single,
                 columns=rows.scanned(with_topic=many),
-                damaged="skip" if care.skip_corrupt else "raise",
+                on_damage="skip" if care.skip_corrupt else "raise",
                 time_unit="us",
                 batch_bytes=BATCH_BYTES,
             )
