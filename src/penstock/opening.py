@@ -228,7 +228,7 @@ class _Given:
         if kind is RingLog and "segment_size" in self.settings:
             raise Usage(f"{path}: is a ring, which is one file and has no segment_size")
         if kind is SegmentedLog and self.size is not None:
-            raise Usage(f"{path}: is a directory; a ring is one file, so ring= means nothing here")
+            raise Usage(f"{path}: is a directory; a ring is one file, so ring= does not apply")
         if kind is SegmentedLog:
             for name in self._for_rings():
                 raise Usage(f"{path}: {name} is for a ring, and this is a log of segments")

@@ -42,7 +42,7 @@ def topic_bytes(topic: str | None) -> bytes | None:
     if topic is None:
         return None
     if not isinstance(topic, str):
-        raise WrongType(f"topic is str, not {type(topic).__name__}")
+        raise WrongType(f"topic must be str, got {type(topic).__name__}")
     try:
         raw = topic.encode()
     except UnicodeEncodeError as error:

@@ -29,7 +29,7 @@ def parse_size(value: int | str, what: str) -> int:
     """
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise WrongType(
-            f"{what} is a number of bytes or text like '64MiB', not {type(value).__name__}"
+            f"{what} must be a number of bytes or text like '64MiB', got {type(value).__name__}"
         )
     if isinstance(value, int):
         return value
@@ -37,7 +37,7 @@ def parse_size(value: int | str, what: str) -> int:
     unit = _UNITS.get(match[2].upper()) if match else None
     if match is None or unit is None:
         raise Usage(
-            f"{what} {value[:40]!r} is not a size; write it like 65536, '64KiB', '64MiB' or '1GiB'"
+            f"{what} must be a size like 65536, '64KiB', '64MiB' or '1GiB', got {value[:40]!r}"
         )
     return int(match[1]) * unit
 
@@ -45,10 +45,10 @@ def parse_size(value: int | str, what: str) -> int:
 def check_codec_name(name: object) -> None:
     """Refuse what cannot be the name of a codec."""
     if not isinstance(name, str):
-        raise WrongType(f"codec is the name of one, not {type(name).__name__}")
+        raise WrongType(f"codec must be the name of a codec, got {type(name).__name__}")
     if not _CODEC.fullmatch(name):
         raise Usage(
-            f"codec {name[:70]!r} is no name: use 1 to 64 letters, digits, dots, dashes, + and _"
+            f"codec must be 1 to 64 letters, digits, dots, dashes, + and _, got {name[:70]!r}"
         )
 
 
@@ -81,7 +81,7 @@ class Settings:
         for name in ("segment_size", "file_mode"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
-                raise WrongType(f"{name} is an int, not {type(value).__name__}")
+                raise WrongType(f"{name} must be an int, got {type(value).__name__}")
         size = self.segment_size
         if not layout.SEGMENT_BYTES_MIN <= size <= layout.SEGMENT_BYTES_MAX or size % layout.PAGE:
             raise Usage(
@@ -106,7 +106,7 @@ class Settings:
         known = {f.name for f in fields(self)}
         for name, value in list(changes.items()):
             if name not in known:
-                raise Usage(f"there is no setting {name!r}; there are {', '.join(sorted(known))}")
+                raise Usage(f"unknown setting {name!r}; there are {', '.join(sorted(known))}")
             if name == "segment_size":
                 changes[name] = parse_size(value, name)
         return replace(self, **changes)

@@ -281,7 +281,7 @@ def test_what_cannot_be_registered() -> None:
         with pytest.raises(penstock.Usage, match="built in"):
             penstock.register_codec(name, bytes, bytes)
     none: Any = None
-    with pytest.raises(penstock.WrongType, match="decode is a function"):
+    with pytest.raises(penstock.WrongType, match="decode must be a function"):
         penstock.register_codec("mine", bytes, none)
 
 

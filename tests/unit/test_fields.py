@@ -106,12 +106,12 @@ def test_schemas_of_every_kind() -> None:
         [("a", pa.float32()), ("b", pa.int8())]
     )
     for wrong, words in (
-        ({"a": "no such"}, "no Arrow type 'no such'"),
+        ({"a": "no such"}, "no Arrow type stands for 'no such'"),
         ({"a": dict}, "stands for no Arrow type"),
         ({"a": int | str}, "stands for no Arrow type"),
-        ({}, "a schema has fields"),
-        (int, "schema is a pyarrow schema"),
-        ("a", "schema is a pyarrow schema"),
+        ({}, "schema must have fields"),
+        (int, "schema must be a pyarrow schema"),
+        ("a", "schema must be a pyarrow schema"),
     ):
         with pytest.raises(errors.Usage, match=words):
             arrow_schema(wrong)
@@ -206,7 +206,7 @@ def test_what_cannot_be_asked_for(path: Path) -> None:
             log.scan(schema={"n": int}, codec="json", on_malformed="x")  # type: ignore[arg-type]
         with pytest.raises(errors.NoCodec):
             log.scan(schema={"n": int}, codec="nope")
-        with pytest.raises(errors.WrongType, match="a field's name is str, not int"):
+        with pytest.raises(errors.WrongType, match="a field's name must be str, got int"):
             log.scan(schema={1: int}, codec="json")
 
 

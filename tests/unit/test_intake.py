@@ -227,7 +227,7 @@ def test_columns_and_constants(log: penstock.Log) -> None:
         ({"a": [b"1"]}, {"value": "z"}, errors.Usage, "no column 'z'; there are 'a'"),
         ({"value": [b"1"]}, {"key": "z"}, errors.Usage, "no column 'z' for the key"),
         ({"value": [b"1"]}, {"headers": "z"}, errors.Usage, "no column 'z' for the headers"),
-        ({"value": [b"1"]}, {"time": "z"}, errors.Usage, "'z' is no column"),
+        ({"value": [b"1"]}, {"time": "z"}, errors.Usage, "'z' must be a column"),
         ({"value": [1]}, {}, errors.Usage, "'value' cannot be the value: it is neither text"),
         ({"value": [{"a": 1}]}, {}, errors.Usage, "neither text nor bytes"),
         ({"value": [b"1"], "key": [1]}, {}, errors.Usage, "'key' cannot be the key"),

@@ -305,11 +305,11 @@ def test_a_closed_log(path: Path) -> None:
         ({"columns": ["seq", "seq"]}, errors.Usage, "asked for twice"),
         ({"columns": [3]}, errors.WrongType, "list of names, got int"),
         ({"columns": 3}, errors.WrongType, "list of names, got int"),
-        ({"batch_rows": 0}, errors.Usage, "batch_rows is from 1"),
-        ({"batch_rows": "9"}, errors.WrongType, "batch_rows is a whole number"),
+        ({"batch_rows": 0}, errors.Usage, "batch_rows must be from 1"),
+        ({"batch_rows": "9"}, errors.WrongType, "batch_rows must be a whole number"),
         ({"time_unit": "ms"}, errors.Usage, "'ns' or 'us'"),
         ({"on_damage": "ignore"}, errors.Usage, "'raise' or 'skip'"),
-        ({"topic": b"t"}, errors.WrongType, "topic is str"),
+        ({"topic": b"t"}, errors.WrongType, "topic must be str"),
         ({"key": "k"}, errors.WrongType, "key must be bytes"),
         ({"since": "soon"}, errors.Usage, "ISO 8601"),
         ({"start": "1"}, errors.WrongType, "start must be a seq"),
@@ -357,7 +357,7 @@ def test_text_that_is_none(path: Path) -> None:
     broken.put(seg.path, at, b"\xff")
     broken.resum(seg.path, frame)
     with penstock.open(path, mode="r") as log:
-        with pytest.raises(errors.Corrupt, match=r"seq 2 .*no text"):
+        with pytest.raises(errors.Corrupt, match=r"seq 2 .*not text"):
             log.scan(columns=["topic"]).to_arrow()
         assert log.scan(columns=["value"]).to_arrow().num_rows == 3
         scan = log.scan(on_damage="skip")

@@ -483,7 +483,7 @@ def event_from_frame(frame, codec=None):
     cdef uint64_t total = 0
     cdef FrameState state
     if not PyBytes_CheckExact(frame):
-        raise WrongType(f"a frame is bytes, not {type(frame).__name__}")
+        raise WrongType(f"a frame must be bytes, got {type(frame).__name__}")
     padded = frame + bytes((8 - len(frame) % 8) % 8)
     state = frame_check(PyBytes_AS_STRING(padded), <uint64_t>PyBytes_GET_SIZE(padded), True, &total)
     if state != FRAME_GOOD or not is_event(PyBytes_AS_STRING(padded)):

@@ -105,9 +105,9 @@ cdef class Reader:
         self.plain = not (reverse or self.filtered or self.durable or hold is not None)
         self.timeout = timeout
         if isinstance(spin, bool) or not isinstance(spin, (int, float)):
-            raise WrongType(f"spin is a number of seconds, not {type(spin).__name__}")
+            raise WrongType(f"spin must be a number of seconds, got {type(spin).__name__}")
         if not spin >= 0:
-            raise Usage(f"spin is a number of seconds from 0, or math.inf; not {spin!r}")
+            raise Usage(f"spin must be a number of seconds from 0, or math.inf, got {spin!r}")
         self.spin_ns = -1 if spin > 1e6 else <int64_t>(spin * 1e9)
         deadline_after(timeout)
 

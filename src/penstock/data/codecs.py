@@ -49,7 +49,7 @@ def register_codec(name: str, encode: Encode, decode: Decode) -> None:
         raise Usage(f"the codec {name!r} is built in; choose another name")
     for what, function in (("encode", encode), ("decode", decode)):
         if not callable(function):
-            raise WrongType(f"{what} is a function, not {type(function).__name__}")
+            raise WrongType(f"{what} must be a function, got {type(function).__name__}")
     _registered[name] = Codec(encode, decode, lambda schema: _converting(encode, decode, schema))
 
 
@@ -74,7 +74,7 @@ def find(name: str, schema: Any = None) -> tuple[Encode | None, Decode | None]:
     try:
         return codec.typed(schema)
     except (TypeError, NameError) as error:
-        raise WrongType(f"schema is a type that msgspec takes: {error}") from error
+        raise WrongType(f"schema must be a type that msgspec takes: {error}") from error
 
 
 def settle(coder: Coder, name: str, wanted: str | None, path: str) -> None:

@@ -46,17 +46,17 @@ def arrow_schema(schema: Any) -> Any:
     elif isinstance(schema, Mapping):
         for name in schema:
             if not isinstance(name, str):
-                raise WrongType(f"a field's name is str, not {type(name).__name__}")
+                raise WrongType(f"a field's name must be str, got {type(name).__name__}")
         found = pa.schema([(name, arrow_type(kind)) for name, kind in schema.items()])
     elif _has_fields(schema):
         found = pa.schema(list(arrow_type(schema)))
     else:
         raise WrongType(
-            "schema is a pyarrow schema, a mapping of names to types, a msgspec Struct or a "
-            f"dataclass, not {schema!r}"
+            "schema must be a pyarrow schema, a mapping of names to types, a msgspec Struct or a "
+            f"dataclass, got {schema!r}"
         )
     if not len(found) or len(set(found.names)) != len(found):
-        raise Usage("a schema has fields, each with a name of its own")
+        raise Usage("schema must have fields, each with a name of its own")
     return found
 
 
@@ -75,7 +75,7 @@ def arrow_type(kind: Any) -> Any:
         try:
             return pa.type_for_alias(kind)
         except ValueError:
-            raise Usage(f"there is no Arrow type {kind!r}") from None
+            raise Usage(f"no Arrow type stands for {kind!r}") from None
     if isinstance(kind, type) and kind in _PLAIN:
         name = _PLAIN[kind]
         return pa.timestamp("us", "UTC") if name == "timestamp_us" else getattr(pa, name)()
@@ -167,11 +167,11 @@ def _check_exact(value: Any, kind: Any) -> None:
     """Refuse what pyarrow would convert: a fraction to an integer, a number to a time."""
     types_of = pyarrow().types
     if isinstance(value, float) and types_of.is_integer(kind):
-        raise BadData(f"{value!r} is no whole number")
+        raise BadData(f"{value!r} is not a whole number")
     if isinstance(value, int | float) and types_of.is_temporal(kind):
-        raise BadData(f"{value!r} is no {kind}")
+        raise BadData(f"{value!r} is not a {kind}")
     if isinstance(value, bool) and (types_of.is_floating(kind) or types_of.is_decimal(kind)):
-        raise BadData(f"{value!r} is no number")
+        raise BadData(f"{value!r} is not a number")
     if types_of.is_struct(kind) and isinstance(value, Mapping):
         for field in kind:
             _check_exact(value.get(field.name), field.type)

@@ -31,7 +31,7 @@ def encode(value: Any) -> bytes:
     >>> check(data)
     """
     if not isinstance(value, dict | list | tuple):
-        raise TypeError(f"a lite3 document is a dict or a list, not {type(value).__name__}")
+        raise TypeError(f"a lite3 document must be a dict or a list, got {type(value).__name__}")
     out = bytearray()
     _write_tree(out, value, 1)
     return bytes(out)
@@ -65,7 +65,7 @@ def _write_tree(out: bytearray, value: Any, nested: int) -> None:
 def _key(key: object) -> bytes:
     """A key's length and text, as they stand before the value."""
     if not isinstance(key, str):
-        raise TypeError(f"a key of lite3 is str, not {type(key).__name__}")
+        raise TypeError(f"a key of lite3 must be str, got {type(key).__name__}")
     text = key.encode()
     if b"\0" in text:
         raise ValueError(f"the key {key!r} has a zero in it")

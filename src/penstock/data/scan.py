@@ -89,9 +89,9 @@ class Scan:
         check_choice(time_unit, "time_unit", "ns", "us")
         check_choice(on_malformed, "on_malformed", "raise", "null", "skip")
         if isinstance(batch_rows, bool) or not isinstance(batch_rows, int):
-            raise WrongType(f"batch_rows is a whole number, not {type(batch_rows).__name__}")
+            raise WrongType(f"batch_rows must be a whole number, got {type(batch_rows).__name__}")
         if not 0 < batch_rows <= ROWS_MAX:
-            raise Usage(f"batch_rows is from 1 to {ROWS_MAX}, not {batch_rows}")
+            raise Usage(f"batch_rows must be from 1 to {ROWS_MAX}, got {batch_rows}")
         self._log = log
         self._range = (start, stop)
         self._times = (

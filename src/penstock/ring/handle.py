@@ -448,8 +448,8 @@ class RingHandle(Log):
         self._head()  # opens the log anew in a child
         if self.settings.when_full == "drop":
             raise Usage(
-                f"{self.path}: the ring drops its oldest events whoever reads them; "
-                "configure(when_full='block') has writers wait"
+                f"{self.path}: the ring drops its oldest events even if a reader wants them; "
+                "configure(when_full='block') makes writers wait"
             )
         while True:
             attached = self._live()

@@ -46,7 +46,7 @@ class _Job:
         try:
             _thread.start_new_thread(self._begin, ())
         except RuntimeError as error:
-            raise Busy(f"there is no thread to resize the ring in: {error}; try again") from None
+            raise Busy(f"cannot start a thread to resize the ring: {error}; try again") from None
         try:
             self._wait()
         except BaseException:

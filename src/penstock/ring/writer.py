@@ -204,7 +204,7 @@ class RingWriter(RingHandle):
                 if settings is not None:
                     return settings
             elif time.monotonic() > deadline:
-                raise Busy(f"{self.path}: a writer died or was stopped amid an append; try again")
+                raise Busy(f"{self.path}: a writer died or was stopped during an append; try again")
             else:
                 time.sleep(0.001)
 

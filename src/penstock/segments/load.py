@@ -94,7 +94,7 @@ def load_into(
     elif isinstance(values, Ready):
         batches = _given(values.rows, room)
     elif value is not None:
-        raise Usage("value= names a column of Arrow data, and these values are none")
+        raise Usage("value= names a column of Arrow data, but the values are not Arrow data")
     else:
         events_max = L.BATCH_EVENTS_MAX if whole else BATCH_EVENTS_MAX
         batches = log._gathering(values, room, events_max, **parts, codec=codec)

@@ -48,7 +48,7 @@ cdef object append_quickly(LogCore self, PyObject **args, Py_ssize_t count, PyOb
     if names != NULL:
         given += PyTuple_GET_SIZE(names)
     if given >= ARGUMENTS_MAX:
-        raise TypeError(f"append() takes one value and keyword arguments, not {given} arguments")
+        raise TypeError(f"append() takes one value and keyword arguments, got {given} arguments")
     with_self[0] = <PyObject *>self
     for i in range(given):
         with_self[i + 1] = args[i]

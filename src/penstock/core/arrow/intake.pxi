@@ -542,7 +542,7 @@ cdef class Intake:
             )
         except Usage as error:
             if isinstance(time, str) and self.places[3] < 0:
-                raise Usage(f"time={time!r} is no column ({there}), and no time: {error}") from None
+                raise Usage(f"time={time!r} must be a column ({there}) or a time: {error}") from None
             raise
         self.shared.fixed = False  # Arrow data may lie over memory that somebody changes
         self.lay_out(&c)
@@ -608,7 +608,7 @@ cdef class Intake:
                 c.names.layout = c.values.layout = LAYOUT_NULL
                 return 0
             if pair == NULL or strcmp(pair.format, "+s") != 0 or pair.n_children != 2:
-                raise self.misfit("headers", s, "is no list of pairs of a name and a value, and no map")
+                raise self.misfit("headers", s, "is not a list of pairs of a name and a value, and not a map")
             self.lay_out_bytes("headers", pair.children[0], &c.names, &c.names_words)
             self.lay_out_bytes("headers", pair.children[1], &c.values, &c.values_words)
         return 0

@@ -287,7 +287,7 @@ cdef class RowReader(Reader):
                     if not self.skip:
                         raise Corrupt(
                             f"{self.map.path}: seq {seq} at offset {self.at} has a topic or "
-                            "headers that are no text; scan(on_damage='skip') passes over it",
+                            "headers that are not text; scan(on_damage='skip') passes over it",
                             path=str(self.map.path), offset=self.at, seq=seq, last_seq=seq - 1,
                         )
                     self.next = seq  # what is missing before it may be a hole, and is not damaged
@@ -327,7 +327,7 @@ cdef class RowReader(Reader):
         except PenstockError as error:
             self.failed = error
         except BaseException:
-            self.failed = Usage(f"{self.log.path}: this scan was broken off; run it anew")
+            self.failed = Usage(f"{self.log.path}: this scan was interrupted; run it again")
             self.busy = False
             rows_free(&rows)
             self.leave_call()

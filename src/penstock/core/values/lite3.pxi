@@ -36,7 +36,7 @@ def lite3_check(bytes data not None):
     d.start = PyBytes_AS_STRING(data)
     d.length = d.unused = <uint64_t>PyBytes_GET_SIZE(data)
     if d.length < L3_NODE_BYTES or d.length > <uint64_t>0xFFFFFFFF:
-        raise ValueError(f"{d.length} bytes are no lite3 document")
+        raise ValueError(f"{d.length} bytes are not a lite3 document")
     kind = <uint8_t>d.start[0]
     if kind != L3_OBJECT and kind != L3_ARRAY:
         raise ValueError("it begins with neither an object nor an array of lite3")
