@@ -74,6 +74,50 @@ def test_a_full_ring_can_be_configured(
         assert ring.settings.file_mode == 0o660
 
 
+@pytest.mark.parametrize("size", ["32KiB", "64KiB", "256KiB"])
+@pytest.mark.parametrize("when_full", ["block", "error"])
+def test_a_full_ring_can_be_configured_again_and_again(
+    tmp_path: Path, when_full: WhenFull, size: str
+) -> None:
+    """However often a full ring is configured, it obeys, keeps all events and never waits."""
+    path = tmp_path / "often.ring"
+    with penstock.create(path, ring=size, when_full=when_full) as ring:
+        ring.append(b"first", producer=("p", 1))
+        reader = ring.follow("start", hold=True, timeout=0)
+        fill_to_the_brim(ring)
+        last = ring.last_seq
+        for n in range(60):
+            mode = 0o640 if n % 2 else 0o660
+            assert ring.configure(file_mode=mode).file_mode == mode
+            assert ring.settings.file_mode == mode
+        assert [event.seq for event in reader] == list(range(1, last + 1))
+        assert ring.append(b"again", producer=("p", 1)) == 1
+        assert ring.verify().ok
+
+
+@pytest.mark.parametrize("when_full", ["block", "error"])
+def test_a_full_ring_beside_another_handle_says_why_it_cannot_be_configured(
+    tmp_path: Path, when_full: WhenFull
+) -> None:
+    """Where the ring cannot be rewritten, a change too many is `Full`; dropping can be chosen."""
+    with (
+        penstock.create(tmp_path / "two.ring", ring="32KiB", when_full=when_full) as ring,
+        penstock.open(tmp_path / "two.ring") as other,
+    ):
+        reader = ring.follow("start", hold=True, timeout=0)
+        fill_to_the_brim(ring)
+        last = ring.last_seq
+        with pytest.raises(penstock.Full, match="nobody else has the ring open"):
+            for n in range(60):
+                ring.configure(file_mode=0o640 if n % 2 else 0o660)
+        kept = ring.settings
+        assert ring.configure(file_mode=kept.file_mode) == other.settings == kept
+        assert (ring.first_seq, ring.last_seq) == (1, last)
+        assert next(reader).seq == 1
+        assert other.configure(when_full="drop").when_full == "drop"
+        assert ring.append(bytes(500)) == last + 1
+
+
 def test_a_ring_that_was_full_when_it_was_told_to_raise(tmp_path: Path) -> None:
     """A ring that dropped, was full and is told to raise can be configured again."""
     with penstock.create(tmp_path / "was.ring", ring="32KiB") as ring:

@@ -13,13 +13,14 @@ from dataclasses import replace
 from penstock import _core
 from penstock import layout as L
 from penstock._core import Control
-from penstock.errors import AlreadyExists, Busy, Gone, NotFound, PenstockError
+from penstock.errors import AlreadyExists, Busy, Full, Gone, NotFound, PenstockError
 from penstock.ring.file import Header, check_shape, read_slots
 from penstock.ring.handle import RESIZED, remove_unfinished
 from penstock.ring.producers import Follower
 from penstock.ring.rewrite import Source, name_copy, write_copy
 from penstock.ring.writer import RingWriter
 from penstock.segments.check.verify import Progress
+from penstock.settings import Settings
 from penstock.system import files
 from penstock.system.directory import Name
 from penstock.system.parallel import Unwanted
@@ -81,12 +82,39 @@ class RingMover(RingWriter):
         job = _Job(lambda unwanted: self._resize_now(nbytes, unwanted))
         job.run()
 
-    def _resize_now(self, nbytes: int, unwanted: Unwanted) -> None:
+    def _resize_now(self, nbytes: int, unwanted: Unwanted, *, keep_all: bool = False) -> None:
         with self._moving:
             self._check_writable()  # another thread may have closed it
-            self._resize_from(self._live(), nbytes, unwanted)
+            self._resize_from(self._live(), nbytes, unwanted, keep_all)
 
-    def _resize_from(self, attached: Control, nbytes: int, unwanted: Unwanted) -> None:
+    def _append_settings(self, body: bytes, when_full: int | None = None) -> None:
+        """Append settings; if earlier ones take the room that is kept for them, rewrite the ring.
+
+        A copy of the same size has the newest settings in its header, and no frame of older ones.
+        """
+        try:
+            super()._append_settings(body, when_full)
+        except Full:
+            if Settings.from_json(body, self.path) == self.settings:
+                return
+            try:
+                self._rewrite()
+            except (Busy, Full) as why:
+                raise Full(
+                    f"{self.path}: the ring is full, and earlier changes of its settings take the "
+                    "room that is kept for new ones; nothing was changed. Let a reader move on, "
+                    "or try again when nobody else has the ring open"
+                ) from why
+            super()._append_settings(body, when_full)
+
+    def _rewrite(self) -> None:
+        """Put a copy with the same size and all events in the ring's place."""
+        nbytes = self._known_header().file_bytes
+        _Job(lambda unwanted: self._resize_now(nbytes, unwanted, keep_all=True)).run()
+
+    def _resize_from(
+        self, attached: Control, nbytes: int, unwanted: Unwanted, keep_all: bool
+    ) -> None:
         header = self._known_header()
         index: int | None = header.index_capacity
         if index == header.file_bytes // L.RING_INDEX_SHARE:
@@ -114,7 +142,7 @@ class RingMover(RingWriter):
             try:
                 if not files.lock_exclusive(attached.held_fd, self.path):
                     raise busy
-                self._move(attached, header, unwanted)
+                self._move(attached, header, unwanted, keep_all)
             except BaseException as error:
                 failed = error
                 replaced = self._swapped
@@ -157,7 +185,7 @@ class RingMover(RingWriter):
             self._release()
             raise
 
-    def _move(self, attached: Control, header: Header, unwanted: Unwanted) -> None:
+    def _move(self, attached: Control, header: Header, unwanted: Unwanted, keep_all: bool) -> None:
         """Under LOCK_EX and the write lock: put a copy of another shape in the file's place."""
         settings = self._read_settings(attached, still=True)
         assert settings is not None
@@ -166,7 +194,8 @@ class RingMover(RingWriter):
         temporary = self._parent.file(self._name.base + RESIZED)
         remove_unfinished(temporary)  # what is not ours stays, and the copy is refused
         header = replace(header, settings=settings.to_json(), created_ns=_core.now_ns())
-        write_copy(self._source(), temporary, header, settings.file_mode)
+        source = replace(self._source(), keep_all=keep_all)
+        write_copy(source, temporary, header, settings.file_mode)
         if unwanted():
             files.unlink(temporary)
             raise KeyboardInterrupt

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from penstock import _core, headers
 from penstock import layout as L
 from penstock._core import LogCore, RingMap
+from penstock.errors import Full
 from penstock.handle.producers import Table
 from penstock.ring.file import Header, Slot, make_file, map_ring, write_slot
 from penstock.settings import Settings
@@ -31,6 +32,7 @@ class Source:
     next_seq: int
     last_append_ns: int
     producers: Table | None  # None: there are none
+    keep_all: bool = False  # refuse a copy that has not room for all events
 
 
 def write_copy(source: Source, path: str, header: Header, mode: int) -> int | None:
@@ -71,6 +73,8 @@ def _fill(source: Source, target: RingMap, header: Header) -> tuple[Header, Slot
         return None
     _, nbytes, lost = measured
     drop = max(0, nbytes - room)
+    if drop and source.keep_all:
+        raise Full(f"{target.path}: a copy of this size has no room for all events of the ring")
     copied = source.log._copy_events(target, source.tail, source.head, start, 0, drop, lost)
     if copied is None:
         return None

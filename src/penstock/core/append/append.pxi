@@ -257,6 +257,8 @@ cdef class LogCore(RingCore):
             elif rc == GONE:
                 raise self._gone_error()
             elif rc == FULL:
+                if terms != NULL and terms.settles:
+                    raise self._full_error()  # who changes settings can do more than wait
                 full = True
                 self.wait_for_room(control, deadline, seen)
             elif rc == UNSURE:
@@ -268,6 +270,8 @@ cdef class LogCore(RingCore):
                     if full:
                         raise self._full_error() from None
                     raise
+                if full and terms != NULL and terms.settles:
+                    raise self._full_error()
         if end >= self.fill_next and control.words != NULL:
             self.fill(control, m, end, nbytes)
         if seq + count > self._sync_next:
