@@ -130,7 +130,7 @@ def open(
     kind = _kind_at(text)
     if kind is None:
         if not create:
-            raise NoSuchLog(f"{text}: there is no log here", filename=text)
+            raise _nothing_at(text)
         if codec is None:
             codecs.find(given.wanted.codec, schema)
         kind = _create(text, given)
@@ -157,6 +157,10 @@ def open(
         log.close()
         raise
     return log
+
+
+def _nothing_at(path: str) -> NoSuchLog:
+    return NoSuchLog(f"{path}: there is no log here", filename=path)
 
 
 def _create(path: str, given: _Given) -> type[Log[Any]]:
@@ -382,7 +386,10 @@ def verify(path: str | os.PathLike[str], *, progress: Progress | None = None) ->
     """
     check_progress(progress)
     text = files.path_text(path)
-    if files.is_dir(text) is False:
+    there = files.is_dir(text)
+    if there is None:
+        raise _nothing_at(text)
+    if not there:
         return ring_check.verify(os.path.realpath(text), progress)
     with closing(files.hold_dir(text)) as directory:
         return verify_segments(directory, progress=progress)
@@ -412,7 +419,10 @@ def repair(
     """
     check_progress(progress)
     text = files.path_text(path)
-    if files.is_dir(text) is False:
+    there = files.is_dir(text)
+    if there is None:
+        raise _nothing_at(text)
+    if not there:
         target = files.path_text(to) if to is not None else None
         return ring_mend.repair(os.path.realpath(text), target, in_place, progress)
     with closing(files.hold_dir(text)) as directory:

@@ -39,6 +39,34 @@ def test_a_missing_log_is_a_missing_file(tmp_path: Path, call: Callable[[Path], 
         assert str(error).startswith(str(path)) or str(path) in str(error)
 
 
+@pytest.mark.parametrize("call", MISSING.values(), ids=list(MISSING))
+def test_a_path_that_leads_nowhere_is_a_missing_file(
+    tmp_path: Path, call: Callable[[Path], object]
+) -> None:
+    """So is a link to nothing, and a path below a file, which no directory can have."""
+    (tmp_path / "link").symlink_to("nothing")
+    (tmp_path / "file").write_bytes(b"x")
+    for path in (tmp_path / "link", tmp_path / "file" / "x"):
+        with pytest.raises(FileNotFoundError) as caught:
+            call(path)
+        assert isinstance(caught.value, penstock.NoSuchLog)
+        assert caught.value.filename == str(path)
+
+
+@pytest.mark.parametrize("ring", [None, "64KiB"])
+def test_where_no_log_can_be_created(tmp_path: Path, ring: str | None) -> None:
+    """To create a log through a link to nothing, or below a file, fails with the right reason."""
+    (tmp_path / "link").symlink_to("nothing")
+    (tmp_path / "file").write_bytes(b"x")
+    with pytest.raises(penstock.NoSuchLog, match="is a link to nothing, which does not exist"):
+        penstock.open(tmp_path / "link", ring=ring)
+    with pytest.raises(penstock.Io) as caught:
+        penstock.open(tmp_path / "file" / "x", ring=ring)
+    assert caught.value.errno == errno.ENOTDIR
+    assert caught.value.filename == str(tmp_path / "file" / "x")
+    assert (tmp_path / "file").read_bytes() == b"x"
+
+
 def test_a_missing_event_is_a_missing_key(tmp_path: Path) -> None:
     """A seq that is not there is NotFound, a KeyError, and no OSError."""
     with penstock.open(tmp_path / "x") as log, pytest.raises(KeyError) as caught:

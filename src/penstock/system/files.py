@@ -21,6 +21,7 @@ from penstock import _core
 from penstock.errors import (
     Busy,
     Io,
+    NoSuchLog,
     NotFound,
     PenstockError,
     Usage,
@@ -215,7 +216,7 @@ def make_dir(path: str, mode: int) -> bool:
     with _doing("creating", path):
         name, at = locate(path)
         if not isinstance(path, Name):
-            os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+            _make_parents(path)
         try:
             os.mkdir(name, mode, dir_fd=at.fd)
         except FileExistsError:
@@ -223,6 +224,13 @@ def make_dir(path: str, mode: int) -> bool:
         group = os.stat(name, dir_fd=at.fd).st_mode & stat.S_ISGID  # the parent's
         os.chmod(name, mode | group, dir_fd=at.fd)
         return True
+
+
+def _make_parents(path: str) -> None:
+    try:
+        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    except FileExistsError:  # one of them is a file
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
 
 
 def check_there(directory: Directory) -> None:
@@ -300,12 +308,19 @@ def unlink(path: str) -> bool:
 
 
 def is_dir(path: str) -> bool | None:
-    """Whether a directory has that name; None if nothing has. Not being let look is an error."""
+    """Whether a directory has that name; None if nothing has. Not being let look is an error.
+
+    A link that leads nowhere is `NoSuchLog`: nothing can be read there, and nothing created.
+    """
     with _doing("looking at", path):
         try:
             return stat.S_ISDIR(os.stat(path).st_mode)
         except FileNotFoundError:
-            return False if os.path.islink(path) else None
+            if not os.path.islink(path):
+                return None
+            raise NoSuchLog(
+                f"{path}: is a link to {os.readlink(path)}, which does not exist", filename=path
+            ) from None
         except NotADirectoryError:
             return None
 
