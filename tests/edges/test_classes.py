@@ -41,6 +41,12 @@ def log(request: pytest.FixtureRequest, tmp_path: Path) -> penstock.Log:
     return made
 
 
+def by_hand(cls: Any) -> Callable[..., object]:
+    """A class as something to call with any arguments, also ones that a type checker refuses."""
+    called: Callable[..., object] = cls
+    return called
+
+
 @pytest.mark.process
 def test_no_class_crashes_however_it_is_made_copied_pickled_subclassed_or_called(
     tmp_path: Path,
@@ -77,7 +83,12 @@ def test_live_objects_of_every_compiled_class_are_mishandled(tmp_path: Path) -> 
         (penstock.Scan, (), r"log\.scan\(\)"),
         (penstock.Scan, ("x",), r"log\.scan\(\)"),
         (penstock.Event, (), r"log\.read\(\)"),
+        (penstock.Event, (b"x",), r"log\.read\(\)"),
+        (functools.partial(by_hand(penstock.Event), value=b"x"), (), r"log\.read\(\)"),
+        (functools.partial(by_hand(penstock.Reader), path="x"), (), r"log\.read\(\)"),
         (Steward, (), r"log\.steward"),
+        (Steward, ("x", 1), r"log\.steward"),
+        (functools.partial(by_hand(Steward), path="x"), (), r"log\.steward"),
         (_core.Given, (), "made by Penstock itself"),
     ],
 )

@@ -291,10 +291,10 @@ cdef class Event:
     cdef object owner
     cdef const char *p
 
-    def __cinit__(self):
+    def __cinit__(self, *args, **kwargs):
         self.p = NO_FRAME
 
-    def __init__(self):
+    def __init__(self, *args, **kwargs):
         raise WrongType(
             "an Event comes from a log: use log[seq] or log.read(); to append one use log.append(), or "
             "log.extend() with penstock.Entry")

@@ -60,9 +60,9 @@ cdef class Reader:
         self, log=None, start=None, stop=None, *, bint reverse=False, bint check=True,
         bytes topic=None, bytes key=None, since_ns=None, until_ns=None, bint follows=False, bint durable=False,
         timeout=None, spin=0.0, on_damage="raise", bytes tags=None, on_gap="raise", bint from_oldest=True,
-        bint to_end=False, Hold hold=None,
+        bint to_end=False, Hold hold=None, **others,
     ):
-        if not isinstance(log, LogCore) or start is None or stop is None:
+        if others or not isinstance(log, LogCore) or start is None or stop is None:
             raise Usage("a Reader comes from log.read() or log.follow(); open the log with penstock.open(path)")
         self.log = log
         self.next = start

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 class Steward:
     """Maintenance that a user asks for by hand."""
 
-    def __new__(cls, log: object = None) -> Self:
-        if not isinstance(log, LogCore):
+    def __new__(cls, log: object = None, *args: object, **others: object) -> Self:
+        if args or others or not isinstance(log, LogCore):
             raise Usage("a Steward comes from log.steward; open the log with penstock.open(path)")
         return super().__new__(cls)
 
