@@ -322,6 +322,18 @@ def test_errors_name_the_item(log: penstock.Log, tmp_path: Path) -> None:
             assert caught.value.path == objects.path
 
 
+def test_an_event_that_fits_no_segment_is_named(tmp_path: Path) -> None:
+    """A load says which of its events is too large for a segment, wherever it is."""
+    with penstock.create(tmp_path / "a", segment_size="64KiB") as small:
+        large = bytes(100_000)
+        for before in (0, 1, 7, 3000):
+            values = [*[b"x" * 100] * before, large, b"y"]
+            for given in (values, iter(values), [Entry(v, key=b"k") for v in values]):
+                with pytest.raises(penstock.TooLarge, match=rf"^item {before}: .*segment_size"):
+                    small.load(given)
+        assert len(small) == 0
+
+
 def test_an_error_of_the_generator_is_its_own(log: penstock.Log) -> None:
     """What a generator raises goes to the caller as it is, and nothing is written."""
 
@@ -358,6 +370,8 @@ def test_hints_at_what_was_meant(log: penstock.Log, tmp_path: Path) -> None:
         log.append((b"value", b"key"))
     with pytest.raises(penstock.WrongType, match="takes many values, such as a list, or a table"):
         log.extend(7)  # type: ignore[arg-type]
+    with pytest.raises(penstock.WrongType, match=r"takes many values, .* got type"):
+        log.extend(Entry)  # type: ignore[arg-type]
     assert len(log) == 1
     with penstock.create(tmp_path / "json", codec="json") as objects:
         objects.extend([(1, 2), {"a": 1}])

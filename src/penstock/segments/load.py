@@ -159,7 +159,7 @@ class Private:
         self._event = first
         self._nbytes = log._frame_bytes(first)
         if self._nbytes > segment.room_in(settings.segment_size):
-            raise TooLarge(f"{self._nbytes} bytes do not fit a segment of {settings.segment_size}")
+            raise self._too_large(0, first)
         with self._attached.locked():
             end = self._end()
             self._guess = self._attached.get(L.C_HEAD)
@@ -215,9 +215,16 @@ class Private:
             self.count += len(self._into.extend(batch))
         except TooLarge:
             if len(batch) == 1:
-                raise
+                raise self._too_large(self.count, batch) from None
             self.extend(batch[: len(batch) // 2])
             self.extend(batch[len(batch) // 2 :])
+
+    def _too_large(self, item: int, event: Given) -> TooLarge:
+        return TooLarge(
+            f"item {item}: its {self._log._frame_bytes(event)} bytes do not fit a segment of "
+            f"{self._log.settings.segment_size}; nothing was written: configure(segment_size=...) "
+            "makes later segments larger"
+        )
 
     def finish(self) -> None:
         """Have all of it on the device, and every segment ended by a roll frame."""

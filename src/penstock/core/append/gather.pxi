@@ -55,7 +55,7 @@ cdef int refuse_one(object values, str call, bint encodes) except -1:
         raise WrongType(
             f"{call} takes many values, such as a list, got one {type(values).__name__}; "
             f"to append one event use {hint}")
-    if not hasattr(values, "__iter__") or getattr(values, "ndim", 1) == 0:
+    if isinstance(values, type) or not hasattr(values, "__iter__") or getattr(values, "ndim", 1) == 0:
         raise WrongType(
             f"{call} takes many values, such as a list, or a table, frame or stream in memory, "
             f"got {type(values).__name__}")
