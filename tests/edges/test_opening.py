@@ -271,6 +271,9 @@ for spare in range(40):
     resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + spare, 4096))
     log = None
     try:
+        log = penstock.open(f"{path}-new-{spare}", **options)
+        log.append(b"x")
+        log.close()
         log = penstock.open(path)
         log.append(b"x")
         log.sync()

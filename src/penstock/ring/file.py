@@ -15,7 +15,15 @@ from dataclasses import dataclass, field
 from penstock import _core, headers
 from penstock import layout as L
 from penstock._core import RingMap
-from penstock.errors import AlreadyExists, Corrupt, Io, PenstockError, UnsupportedVersion, Usage
+from penstock.errors import (
+    AlreadyExists,
+    Corrupt,
+    Io,
+    PenstockError,
+    UnsupportedVersion,
+    Usage,
+    from_os,
+)
 from penstock.handle.control import Place
 from penstock.headers import page_is_good, seal_page
 from penstock.segments.leftovers import begins_as
@@ -341,7 +349,11 @@ def create(path: str, header: Header, mode: int) -> bool:
 def sweep(path: str) -> None:
     """Delete what processes left that died making this ring."""
     directory, name = os.path.split(path)
-    for found in files.list_dir(directory or "."):
+    try:
+        names = files.list_dir(directory or ".")
+    except Io as error:
+        raise from_os(error, "looking for unfinished copies of", path) from error
+    for found in names:
         if _is_unfinished(found, name):
             _sweep_one(os.path.join(directory, found), path)
 
