@@ -61,7 +61,9 @@ class Settings:
     segment_size : int
         Bytes of one segment file. A change holds from the next segment on.
     file_mode : int
-        Permission bits of every file of the log; the directory gets the matching x bits.
+        Permission bits of the log's files; the directory gets the matching x bits. A change holds
+        for files that are made from then on, of a ring from the next `Log.resize` on; those that
+        are there keep their bits until you change them with chmod.
     codec : str
         How values become bytes: "bytes", "json", "msgpack", "lite3" or one that was registered.
         It is chosen when the log is created and never changes.
