@@ -154,6 +154,89 @@ class Control:
     def wake(self) -> None: ...
     def wake_all(self) -> None: ...
 
+@final
+class Walked:
+    offset: int
+    next_seq: int
+    last_append_ns: int
+    last_frame: int
+    event_max_ns: int
+    settings_offset: int
+    producer_offset: int
+    block_offset: int
+    block_seq: int
+    block_append_ns: int
+    block_event_min_ns: int
+    block_event_max_ns: int
+    block_topics: int
+    index_count: int
+    count: int
+    first_seq: int
+    last_seq: int
+    event_min_ns: int
+    event_seen_max_ns: int
+    first_append_ns: int
+    digest: int
+    monotone: bool
+    monotone_here: bool
+    rolled: bool
+    def __init__(
+        self,
+        *,
+        offset: int = ...,
+        next_seq: int = ...,
+        last_append_ns: int = ...,
+        last_frame: int = ...,
+        event_max_ns: int = ...,
+        settings_offset: int = ...,
+        producer_offset: int = ...,
+        block_offset: int = ...,
+        block_seq: int = ...,
+        block_append_ns: int = ...,
+        block_event_min_ns: int = ...,
+        block_event_max_ns: int = ...,
+        block_topics: int = ...,
+        index_count: int = ...,
+        count: int = ...,
+        first_seq: int = ...,
+        last_seq: int = ...,
+        event_min_ns: int = ...,
+        event_seen_max_ns: int = ...,
+        first_append_ns: int = ...,
+        digest: int = ...,
+        monotone: bool = ...,
+        monotone_here: bool = ...,
+        rolled: bool = ...,
+    ) -> None: ...
+    def changed(
+        self,
+        *,
+        offset: int = ...,
+        next_seq: int = ...,
+        last_append_ns: int = ...,
+        last_frame: int = ...,
+        event_max_ns: int = ...,
+        settings_offset: int = ...,
+        producer_offset: int = ...,
+        block_offset: int = ...,
+        block_seq: int = ...,
+        block_append_ns: int = ...,
+        block_event_min_ns: int = ...,
+        block_event_max_ns: int = ...,
+        block_topics: int = ...,
+        index_count: int = ...,
+        count: int = ...,
+        first_seq: int = ...,
+        last_seq: int = ...,
+        event_min_ns: int = ...,
+        event_seen_max_ns: int = ...,
+        first_append_ns: int = ...,
+        digest: int = ...,
+        monotone: bool = ...,
+        monotone_here: bool = ...,
+        rolled: bool = ...,
+    ) -> Walked: ...
+
 class SegmentMap:
     fd: int
     path: str
@@ -201,15 +284,16 @@ class SegmentMap:
     def damage(
         self, offset: int, state: int, last_seq: int | None = None, seq: int | None = None
     ) -> Exception: ...
+    def at_start(self) -> Walked: ...
     def walk(
         self,
         limit: int,
         *,
-        resume: Mapping[str, Any] | None = None,
+        resume: Walked | None = None,
         index_from: int = 0,
         check_crc: bool = True,
         write_index: bool = False,
-    ) -> tuple[dict[str, Any], int, int]: ...
+    ) -> tuple[Walked, int, int]: ...
     def end_of_frames(self, log: LogCore) -> int: ...
     def topics(self, start: int, limit: int) -> set[bytes]: ...
     def offset_near(self, log: LogCore, seq: int) -> int: ...
@@ -218,8 +302,8 @@ class SegmentMap:
 
 class RingWalk(SegmentMap):
     def walk_ring(
-        self, limit: int, *, resume: Mapping[str, Any], check: bool = True
-    ) -> tuple[dict[str, Any], int, int]: ...
+        self, limit: int, *, resume: Walked, check: bool = True
+    ) -> tuple[Walked, int, int]: ...
     def walk_back(self, frame: int, floor: int, end: int) -> tuple[int, int]: ...
     def runs(
         self,
@@ -249,7 +333,7 @@ def check_ring(
     holes_max: int = 1000,
     out: RingMap | None = None,
 ) -> tuple[
-    dict[str, Any],
+    Walked,
     int,
     int,
     list[tuple[int, str, int, bool, bool, int | None, int | None]],
@@ -293,7 +377,7 @@ class RingCore(HandleCore):
         last_frame: int,
         drop: int,
         apart: bool,
-    ) -> tuple[dict[str, Any], int, bool] | None: ...
+    ) -> tuple[Walked, int, bool] | None: ...
     def _await_room(self, control: Control, timeout: float | None, seen: int) -> None: ...
     def _take_still(self, m: RingMap, tail: int, head: int, epoch: int) -> None: ...
     def _seq_at(self, position: int) -> int: ...
@@ -477,7 +561,7 @@ def rows_to_stage(
 def stage_frames(given: Given, seq: int, before: int, digest: int) -> tuple[bytes, int, int]: ...
 def adopt_frames(
     m: SegmentMap, end: int, count: int, digest: int, append_ns: int, lead: bool, path: str
-) -> dict[str, Any]: ...
+) -> Walked: ...
 
 class FrameScan:
     limit: int
@@ -514,9 +598,9 @@ class FrameScan:
     def exhausted(self) -> bool: ...
     @property
     def watched(self) -> tuple[bool, int] | None: ...
-    def walked(self) -> dict[str, Any]: ...
-    def walked_before(self) -> tuple[dict[str, Any], int]: ...
-    def walked_at_mark(self) -> dict[str, Any]: ...
+    def walked(self) -> Walked: ...
+    def walked_before(self) -> tuple[Walked, int]: ...
+    def walked_at_mark(self) -> Walked: ...
     def index_bytes(self) -> bytes: ...
     def topics(self) -> frozenset[bytes] | None: ...
     def watch_from(self) -> None: ...

@@ -216,6 +216,7 @@ def live(place: Path) -> dict[str, Callable[[], Any]]:
         "Event of a ring": lambda: ring_log()[5],
         "FrameScan": frames,
         "FrameScan, fresh": lambda: _core.FrameScan(4096, 1, 65536),
+        "Walked": _core.Walked,
         "Frames": staged,
         "Gathered": lambda: next(gathering()),
         "Gatherer": lambda: core.Gatherer("x", coder, coder, None, None, None, None, None),

@@ -183,7 +183,7 @@ def _written_end(m: SegmentMap) -> int:
     """
     limit = m.grown()
     walk, _, _ = m.walk(limit, check_crc=False)
-    frames: int = walk["offset"]
+    frames: int = walk.offset
     return min(limit, max(frames, files.data_end(m.fd, m.data_offset, limit, m.path)))
 
 

@@ -28,11 +28,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from penstock import _core
 from penstock import layout as L
-from penstock._core import Control, RingMap
+from penstock._core import Control, RingMap, Walked
 from penstock.handle.control import Words
 from penstock.handle.durability import poisoning
 from penstock.ring.file import Header, Slot, read_slots
@@ -58,7 +57,7 @@ class Ends:
     map: RingMap
     header: Header
     tail: int
-    walk: dict[str, Any]  # where a walk to the end stands; its offsets are positions
+    walk: Walked  # where a walk to the end stands; its offsets are positions
     stop: int  # where bytes of an append that was not finished end at the latest
     anchor: Slot | None = None  # the checkpoint that led here, if one did
     by_control: bool = False
@@ -67,22 +66,22 @@ class Ends:
     @property
     def next_seq(self) -> int:
         """Seq of the event that will be appended next."""
-        return int(self.walk["next_seq"])
+        return int(self.walk.next_seq)
 
     @property
     def monotone(self) -> bool:
         """Whether event times never went back in the ring."""
-        return bool(self.walk["monotone"])
+        return bool(self.walk.monotone)
 
     @property
     def head(self) -> int:
         """The published end."""
-        return int(self.walk["offset"])
+        return int(self.walk.offset)
 
     @property
     def settings(self) -> Settings:
         """The settings that hold now: the newest settings frame's, else the header's."""
-        found = self.map.frame_at(self.walk["settings_offset"], self.tail, self.head)
+        found = self.map.frame_at(self.walk.settings_offset, self.tail, self.head)
         data = found[3] if found is not None else self.header.settings
         return Settings.from_json(data, self.map.path)
 
@@ -91,14 +90,14 @@ class Ends:
         w = self.walk
         return {
             L.C_TAIL: self.tail,
-            L.C_NEXT_SEQ: w["next_seq"],
-            L.C_LAST_APPEND_NS: w["last_append_ns"],
-            L.C_LAST_FRAME: w["last_frame"],
+            L.C_NEXT_SEQ: w.next_seq,
+            L.C_LAST_APPEND_NS: w.last_append_ns,
+            L.C_LAST_FRAME: w.last_frame,
             L.C_ALLOC_END: self.header.file_bytes,
-            L.C_EVENT_MAX_NS: w["event_max_ns"],
-            L.C_FLAGS: L.CONTROL_FLAG_MONOTONE if w["monotone"] else 0,
-            L.C_SETTINGS_POS: w["settings_offset"],
-            L.C_PRODUCER_POS: w["producer_offset"],
+            L.C_EVENT_MAX_NS: w.event_max_ns,
+            L.C_FLAGS: L.CONTROL_FLAG_MONOTONE if w.monotone else 0,
+            L.C_SETTINGS_POS: w.settings_offset,
+            L.C_PRODUCER_POS: w.producer_offset,
             L.C_STATE_POS: self._state_pos(),
             L.C_WHEN_FULL: WHEN_FULL[self.settings.when_full],
             L.C_HEAD: self.head,
@@ -106,7 +105,7 @@ class Ends:
         }
 
     def _state_pos(self) -> int:
-        known = self.walk["settings_offset"] or self.walk["producer_offset"]
+        known = self.walk.settings_offset or self.walk.producer_offset
         return max(self.state, self.tail) if known else 0
 
     def slot(self, generation: int, *, clean: bool = False) -> Slot:
@@ -157,16 +156,16 @@ def find(m: RingMap, header: Header, hint: Words | None, foreign: Words | None) 
 
 
 def _at(m: RingMap, header: Header, slot: Slot) -> Ends:
-    walk = {
-        "offset": slot.head,
-        "next_seq": slot.last_seq + 1,
-        "last_append_ns": slot.last_append_ns,
-        "last_frame": slot.last_frame,
-        "event_max_ns": slot.event_max_ns,
-        "settings_offset": slot.settings_position,
-        "producer_offset": slot.producer_position,
-        "monotone": slot.monotone,
-    }
+    walk = Walked(
+        offset=slot.head,
+        next_seq=slot.last_seq + 1,
+        last_append_ns=slot.last_append_ns,
+        last_frame=slot.last_frame,
+        event_max_ns=slot.event_max_ns,
+        settings_offset=slot.settings_position,
+        producer_offset=slot.producer_position,
+        monotone=slot.monotone,
+    )
     return Ends(m, header, slot.tail, walk, slot.tail + header.ring_bytes, anchor=slot)
 
 
@@ -183,25 +182,23 @@ def from_control(m: RingMap, header: Header, words: Words) -> Ends | None:
     if not is_span(tail, head, room) or head > reserved or reserved % L.ALIGN:
         return None
     last = words[L.C_LAST_FRAME]
-    known = {
-        "event_max_ns": words[L.C_EVENT_MAX_NS],
-        "monotone": bool(words[L.C_FLAGS] & L.CONTROL_FLAG_MONOTONE),
-        "settings_offset": words[L.C_SETTINGS_POS] if words[L.C_SETTINGS_POS] >= tail else 0,
-        "producer_offset": words[L.C_PRODUCER_POS] if words[L.C_PRODUCER_POS] >= tail else 0,
-    }
     if tail <= last < head:
-        start = {"offset": last, "next_seq": 0, "last_append_ns": 0, "last_frame": 0}
+        start = Walked(offset=last, next_seq=0)
     elif _past_slack(tail, room) >= head:
-        start = {
-            "offset": head,
-            "next_seq": words[L.C_NEXT_SEQ],
-            "last_append_ns": words[L.C_LAST_APPEND_NS],
-            "last_frame": last,
-        }
+        start = Walked(
+            offset=head,
+            next_seq=words[L.C_NEXT_SEQ],
+            last_append_ns=words[L.C_LAST_APPEND_NS],
+            last_frame=last,
+        )
     else:  # the append that was not finished dropped everything before it
-        start = {"offset": tail, "next_seq": 0, "last_append_ns": 0, "last_frame": 0}
-    walk, _, _ = m.walk_ring(reserved, resume=known | start)
-    if walk["offset"] < head or not 0 < walk["next_seq"] <= L.SEQ_MAX:
+        start = Walked(offset=tail, next_seq=0)
+    start.event_max_ns = words[L.C_EVENT_MAX_NS]
+    start.monotone = bool(words[L.C_FLAGS] & L.CONTROL_FLAG_MONOTONE)
+    start.settings_offset = words[L.C_SETTINGS_POS] if words[L.C_SETTINGS_POS] >= tail else 0
+    start.producer_offset = words[L.C_PRODUCER_POS] if words[L.C_PRODUCER_POS] >= tail else 0
+    walk, _, _ = m.walk_ring(reserved, resume=start)
+    if walk.offset < head or not 0 < walk.next_seq <= L.SEQ_MAX:
         return None
     return Ends(m, header, tail, walk, reserved, by_control=True, state=words[L.C_STATE_POS])
 
@@ -252,9 +249,9 @@ def _is_intact(m: RingMap, slot: Slot) -> bool:
         return False
     walk, _, _ = m.walk_ring(
         slot.head,
-        resume={"offset": slot.last_frame, "next_seq": 0, "last_append_ns": slot.last_append_ns},
+        resume=Walked(offset=slot.last_frame, next_seq=0, last_append_ns=slot.last_append_ns),
     )
-    return bool(walk["offset"] == slot.head and walk["next_seq"] == slot.last_seq + 1)
+    return bool(walk.offset == slot.head and walk.next_seq == slot.last_seq + 1)
 
 
 def _is_credible(m: RingMap, slot: Slot) -> bool:
@@ -285,14 +282,14 @@ def _is_left_over(m: RingMap, slot: Slot, wrap: Wrap | None, first: Run | None) 
     if first is None:
         return False
     end = (slot.last_frame // room + 1) * room
-    walk, _, _ = m.walk_ring(end, resume={"offset": slot.last_frame, "next_seq": 0})
-    return bool(_past_slack(walk["offset"], room) >= end and first[2] > walk["next_seq"])
+    walk, _, _ = m.walk_ring(end, resume=Walked(offset=slot.last_frame, next_seq=0))
+    return bool(_past_slack(walk.offset, room) >= end and first[2] > walk.next_seq)
 
 
 def _is_whole(m: RingMap, slot: Slot) -> bool:
     """Whether every frame is there that a checkpoint knows of."""
-    walk, _, _ = m.walk_ring(slot.head, resume={"offset": slot.tail, "next_seq": 0})
-    return bool(walk["offset"] == slot.head and walk["next_seq"] == slot.last_seq + 1)
+    walk, _, _ = m.walk_ring(slot.head, resume=Walked(offset=slot.tail, next_seq=0))
+    return bool(walk.offset == slot.head and walk.next_seq == slot.last_seq + 1)
 
 
 def _from_anchors(
@@ -312,20 +309,16 @@ def _from_anchors(
 def _around(m: RingMap, header: Header, at: Slot, anchor: Slot | None) -> Ends | None:
     """The ends of the run of frames that has the last one of ``at`` in it."""
     room, frame = header.ring_bytes, at.last_frame
-    walk, _, _ = m.walk_ring(
-        frame + room, resume={"offset": frame, "next_seq": 0, "last_append_ns": 0, "last_frame": 0}
-    )
-    floor = max(room, walk["offset"] - room)
+    walk, _, _ = m.walk_ring(frame + room, resume=Walked(offset=frame, next_seq=0))
+    floor = max(room, walk.offset - room)
     tail, _ = m.walk_back(frame, floor, at.head)
     return _run(m, header, tail, tail + room, anchor)
 
 
 def _run(m: RingMap, header: Header, tail: int, limit: int, anchor: Slot | None) -> Ends | None:
     """The ends of the run of frames that begins at ``tail``; None if no whole batch does."""
-    walk, _, _ = m.walk_ring(
-        limit, resume={"offset": tail, "next_seq": 0, "last_append_ns": 0, "last_frame": 0}
-    )
-    if not walk["next_seq"]:
+    walk, _, _ = m.walk_ring(limit, resume=Walked(offset=tail, next_seq=0))
+    if not walk.next_seq:
         return None
     return Ends(m, header, tail, walk, tail + header.ring_bytes, anchor)
 
@@ -350,16 +343,16 @@ def _from_runs(
         found = _run(m, header, start, start + length, None)
         if found is not None and found.next_seq == next_seq:
             return found
-    walk = {
-        "offset": lap,
-        "next_seq": max([header.base_seq, *(s.last_seq + 1 for s in slots)]),
-        "last_append_ns": max([header.prior_append_ns, *(s.last_append_ns for s in slots)]),
-        "last_frame": 0,
-        "event_max_ns": header.prior_event_max_ns,
-        "settings_offset": 0,
-        "producer_offset": 0,
-        "monotone": header.monotone,
-    }
+    walk = Walked(
+        offset=lap,
+        next_seq=max([header.base_seq, *(s.last_seq + 1 for s in slots)]),
+        last_append_ns=max([header.prior_append_ns, *(s.last_append_ns for s in slots)]),
+        last_frame=0,
+        event_max_ns=header.prior_event_max_ns,
+        settings_offset=0,
+        producer_offset=0,
+        monotone=header.monotone,
+    )
     return Ends(m, header, lap, walk, lap + room)
 
 
@@ -375,7 +368,7 @@ def clear_rest(ends: Ends, live: Control | None, *, due: bool) -> None:
         logger.info(
             "%s: removed an unfinished append behind seq %d",
             ends.map.path,
-            ends.walk["next_seq"] - 1,
+            ends.walk.next_seq - 1,
         )
     if dirty or due:
         with poisoning(live):

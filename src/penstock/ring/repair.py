@@ -15,11 +15,10 @@ from __future__ import annotations
 import os
 import struct
 from dataclasses import replace
-from typing import Any
 
 from penstock import _core
 from penstock import layout as L
-from penstock._core import RingMap
+from penstock._core import RingMap, Walked
 from penstock.errors import AlreadyExists, Busy, Corrupt, Internal, UnsupportedVersion, Usage
 from penstock.ring.ending import Ends
 from penstock.ring.file import UNFINISHED, Header, as_map, make_file, sweep, write_slot
@@ -75,7 +74,7 @@ def _new_header(found: Findings) -> Header:
     """The header of the repaired ring."""
     header = found.header
     assert header is not None
-    first = found.walk["first_seq"] if found.count else found.next_seq
+    first = found.walk.first_seq if found.count else found.next_seq
     # A control frame that is left may speak of an event behind it that is not.
     lost = any(problem.lost is not None for problem in found.problems)
     dense = not lost and (not found.count or found.next_seq - first == found.count)
@@ -95,8 +94,8 @@ def _settings_of(found: Findings, header: Header) -> bytes:
     A header that was guessed has no settings of its own.
     """
     frame = None
-    if found.map is not None and found.walk["settings_offset"]:
-        frame = found.map.frame_at(found.walk["settings_offset"], found.start, found.head)
+    if found.map is not None and found.walk.settings_offset:
+        frame = found.map.frame_at(found.walk.settings_offset, found.start, found.head)
     own = b"" if found.guessed else header.settings
     for data in (own, frame[3] if frame is not None else b""):
         try:
@@ -120,12 +119,12 @@ def _fill(found: Findings, out: RingMap, header: Header) -> Ends:
     assert source is not None and found.header is not None
     _core.check_ring(source, found.start, found.head, holes=found.header.generation > 0, out=out)
     ends = _walk(out, header)
-    if ends.walk["count"] != found.count:
+    if ends.walk.count != found.count:
         raise Internal(f"{out.path}: what was written is not what was read; please report it")
     if found.count and ends.next_seq < found.next_seq:
         # The newest events are lost. Their seqs are not given out again.
-        back = ends.head - ends.walk["last_frame"]
-        frame = _pad_frame(found.next_seq, ends.walk["last_append_ns"], back)
+        back = ends.head - ends.walk.last_frame
+        frame = _pad_frame(found.next_seq, ends.walk.last_append_ns, back)
         offset = header.data_offset + ends.head % header.ring_bytes
         files.write_at(out.fd, frame, offset, out.path)
         ends = _walk(out, header)
@@ -134,12 +133,13 @@ def _fill(found: Findings, out: RingMap, header: Header) -> Ends:
 
 def _walk(out: RingMap, header: Header) -> Ends:
     room = header.ring_bytes
-    start: dict[str, Any] = {"offset": room, "next_seq": 0, "last_append_ns": 0, "last_frame": 0}
-    start |= {"event_max_ns": header.prior_event_max_ns, "monotone": header.monotone}
+    start = Walked(
+        offset=room, next_seq=0, event_max_ns=header.prior_event_max_ns, monotone=header.monotone
+    )
     walk, _, _ = out.walk_ring(2 * room, resume=start)
-    if walk["offset"] == room:
-        walk["next_seq"] = header.base_seq
-        walk["last_append_ns"] = header.prior_append_ns
+    if walk.offset == room:
+        walk.next_seq = header.base_seq
+        walk.last_append_ns = header.prior_append_ns
     return Ends(out, header, room, walk, 2 * room)
 
 

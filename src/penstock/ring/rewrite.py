@@ -81,10 +81,10 @@ def _fill(source: Source, target: RingMap, header: Header) -> tuple[Header, Slot
     walk = copied[0]
     if lost:
         logger.warning("%s: damaged frames of the ring are not in this copy", target.path)
-    some = walk["count"] > 0
-    next_seq = walk["next_seq"] if some else source.next_seq
-    ns = walk["last_append_ns"] if some else source.last_append_ns
-    head, last, producers = walk["offset"], walk["last_frame"], 0
+    some = walk.count > 0
+    next_seq = walk.next_seq if some else source.next_seq
+    ns = walk.last_append_ns if some else source.last_append_ns
+    head, last, producers = walk.offset, walk.last_frame, 0
     if source.producers is not None:
         at = target.data_offset - start
         producers = head
@@ -92,7 +92,7 @@ def _fill(source: Source, target: RingMap, header: Header) -> tuple[Header, Slot
             at + head, L.KIND_PRODUCERS, table, next_seq, ns, at + last if last else 0
         )
         head, last = head - at, producers
-    first = walk["first_seq"] if some else source.next_seq
+    first = walk.first_seq if some else source.next_seq
     header = replace(header, base_seq=first, generation=header.generation + lost)
     slot = Slot(
         generation=1,
@@ -102,9 +102,9 @@ def _fill(source: Source, target: RingMap, header: Header) -> tuple[Header, Slot
         last_append_ns=ns,
         settings_position=0,
         tail=start,
-        event_max_ns=walk["event_max_ns"],
+        event_max_ns=walk.event_max_ns,
         producer_position=producers,
-        monotone=walk["monotone"],
+        monotone=walk.monotone,
         clean=True,
     )
     return header, slot

@@ -10,11 +10,10 @@ from __future__ import annotations
 import os
 import struct
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from penstock import _core
 from penstock import layout as L
-from penstock._core import RingMap
+from penstock._core import RingMap, Walked
 from penstock.errors import Corrupt, UnsupportedVersion, Usage
 from penstock.handle import control
 from penstock.handle.control import Peek, Words
@@ -50,7 +49,7 @@ class Findings:
     start: int = 0  # frames were looked for from here
     head: int = 0  # to here
     next_seq: int = 1  # what the next append gets
-    walk: dict[str, Any] = field(default_factory=dict)  # over the valid frames
+    walk: Walked = field(default_factory=Walked)  # over the valid frames
     frames: int = 0
     bytes: int = 0
     holes: list[Hole] = field(default_factory=list)
@@ -64,7 +63,7 @@ class Findings:
     @property
     def count(self) -> int:
         """How many events are valid."""
-        return int(self.walk.get("count", 0))
+        return self.walk.count
 
     def say(
         self,
@@ -90,8 +89,8 @@ def verify(path: str, progress: Progress | None) -> Report:
         events=found.count,
         frames=found.frames,
         bytes=found.bytes,
-        first_seq=found.walk["first_seq"] if some else None,
-        last_seq=found.walk["last_seq"] if some else None,
+        first_seq=found.walk.first_seq if some else None,
+        last_seq=found.walk.last_seq if some else None,
         live=found.live,
         problems=tuple(found.problems),
         ring=True,
@@ -303,7 +302,7 @@ class _Look:
         )
         found.walk, found.frames, found.bytes = walk, frames, nbytes
         found.holes = holes
-        found.next_seq = max(found.next_seq, walk["next_seq"])
+        found.next_seq = max(found.next_seq, walk.next_seq)
         for hole in holes:
             self._say_hole(hole)
         if more:
@@ -314,7 +313,7 @@ class _Look:
                 "damage",
                 "is so full of damage that looking for valid frames was given up; restore it from "
                 f"a copy, or {REPAIR}",
-                last_seq=walk["next_seq"] - 1,
+                last_seq=walk.next_seq - 1,
             )
 
     def _say_hole(self, hole: Hole) -> None:
@@ -406,7 +405,7 @@ class _Look:
                 "last_frame": slot.last_frame,
                 "last_append_ns": slot.last_append_ns,
             }
-        if any(walk[name] != value for name, value in told.items()):
+        if any(getattr(walk, name) != value for name, value in told.items()):
             self.found.say(
                 "checkpoint",
                 "damage",
@@ -421,7 +420,7 @@ class _Look:
             Settings.from_json(header.settings, self.path)
         except Corrupt as error:
             found.say("settings", "damage", f"{self._bare(error)}; {REPAIR}", offset=0)
-        at = walk["settings_offset"]
+        at = walk.settings_offset
         try:
             if at:
                 frame = m.frame_at(at, found.start, found.head)
@@ -429,7 +428,7 @@ class _Look:
         except Corrupt as error:
             where = self._offset(at)
             found.say("settings", "damage", f"{self._bare(error)}; {REPAIR}", offset=where)
-        at = walk["producer_offset"]
+        at = walk.producer_offset
         try:
             table = Follower().up_to(
                 lambda p: m.frame_at(p, found.start, found.head), at, found.start

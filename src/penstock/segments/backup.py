@@ -94,9 +94,9 @@ def _copy_all(
     name = os.path.join(partial, segment.file_name(sources[-1][2].base_seq))
     m, _ = segment.map_segment(name)
     walk, state, bad_at = m.walk(m.data_end or m.grown())
-    if walk["offset"] < sources[-1][3]:
-        raise m.damage(bad_at, state, walk["next_seq"] - 1)
-    last: int = walk["next_seq"] - 1
+    if walk.offset < sources[-1][3]:
+        raise m.damage(bad_at, state, walk.next_seq - 1)
+    last: int = walk.next_seq - 1
     return last
 
 
@@ -131,9 +131,9 @@ def _end_of(path: str) -> int:
     if m.data_end:
         return m.data_end
     walk, state, bad_at = m.walk(m.grown())
-    if not walk["rolled"]:
-        raise m.damage(bad_at, state, walk["next_seq"] - 1)
-    end: int = walk["offset"]
+    if not walk.rolled:
+        raise m.damage(bad_at, state, walk.next_seq - 1)
+    end: int = walk.offset
     return end
 
 

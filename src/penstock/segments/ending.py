@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from penstock import layout as L
-from penstock._core import SegmentMap
+from penstock._core import SegmentMap, Walked
 from penstock.errors import Corrupt, DiskFull, NotFound, gone_error
 from penstock.handle.control import Words, position
 from penstock.segments import segment
@@ -32,32 +31,32 @@ class Active:
 
     map: SegmentMap
     header: Header
-    walk: dict[str, Any]
+    walk: Walked
     apart: list[int] = field(default_factory=list)  # segments behind it that nothing leads to
     blocks_end: int = 0  # blocks are known to be there up to this offset; 0: up to the file's end
 
     @property
     def settings(self) -> Settings:
         """The settings that hold now: the newest settings frame's, else the header's."""
-        at = self.walk["settings_offset"]
+        at = self.walk.settings_offset
         data = self.map.frame_body(at, L.KIND_SETTINGS) if at else self.header.settings
         return Settings.from_json(data, self.map.path)
 
     @property
     def next_seq(self) -> int:
         """The seq of the next event."""
-        seq: int = self.walk["next_seq"]
+        seq: int = self.walk.next_seq
         return seq
 
     @property
     def monotone(self) -> bool:
         """Whether event times never went back in the log."""
-        return bool(self.walk["monotone"])
+        return bool(self.walk.monotone)
 
     @property
     def head(self) -> int:
         """The published end; before a roll frame whose successor is not there yet."""
-        end = self.walk["last_frame"] if self.walk["rolled"] else self.walk["offset"]
+        end = self.walk.last_frame if self.walk.rolled else self.walk.offset
         return position(self.map.number, end)
 
     @property
@@ -69,21 +68,21 @@ class Active:
         """Control's words for this state."""
         w = self.walk
         return {
-            L.C_NEXT_SEQ: w["next_seq"],
-            L.C_LAST_APPEND_NS: w["last_append_ns"],
-            L.C_LAST_FRAME: w["last_frame"],
+            L.C_NEXT_SEQ: w.next_seq,
+            L.C_LAST_APPEND_NS: w.last_append_ns,
+            L.C_LAST_FRAME: w.last_frame,
             L.C_ALLOC_END: self.allocated,
-            L.C_BLOCK_OFFSET: w["block_offset"] | w["block_topics"] << 32,
-            L.C_EVENT_MAX_NS: w["event_max_ns"],
-            L.C_BLOCK_SEQ: w["block_seq"],
-            L.C_BLOCK_APPEND_NS: w["block_append_ns"],
-            L.C_BLOCK_EVENT_MIN_NS: w["block_event_min_ns"],
-            L.C_BLOCK_EVENT_MAX_NS: w["block_event_max_ns"],
-            L.C_INDEX_COUNT: w["index_count"],
-            L.C_FLAGS: L.CONTROL_FLAG_MONOTONE if w["monotone"] else 0,
+            L.C_BLOCK_OFFSET: w.block_offset | w.block_topics << 32,
+            L.C_EVENT_MAX_NS: w.event_max_ns,
+            L.C_BLOCK_SEQ: w.block_seq,
+            L.C_BLOCK_APPEND_NS: w.block_append_ns,
+            L.C_BLOCK_EVENT_MIN_NS: w.block_event_min_ns,
+            L.C_BLOCK_EVENT_MAX_NS: w.block_event_max_ns,
+            L.C_INDEX_COUNT: w.index_count,
+            L.C_FLAGS: L.CONTROL_FLAG_MONOTONE if w.monotone else 0,
             L.C_ACTIVE_BASE: self.header.base_seq,
-            L.C_SETTINGS_POS: position(self.map.number, w["settings_offset"]),
-            L.C_PRODUCER_POS: position(self.map.number, w["producer_offset"]),
+            L.C_SETTINGS_POS: position(self.map.number, w.settings_offset),
+            L.C_PRODUCER_POS: position(self.map.number, w.producer_offset),
             L.C_HEAD: self.head,
             L.C_RESERVED: self.head,
         }
@@ -246,9 +245,9 @@ def _why_not_newest(store: Store, earlier: list[int], header: Header) -> str | N
     if 0 < leads_to <= header.base_seq and before.number < header.number:
         return None  # what stood between them is missing
     walk, state, bad_at = before.walk(before.grown(), check_crc=False)
-    if header.base_seq < walk["next_seq"] or before.number >= header.number:
+    if header.base_seq < walk.next_seq or before.number >= header.number:
         return f"it begins inside the segment of seq {before.base_seq}"
-    raise before.damage(bad_at, state, walk["next_seq"] - 1)
+    raise before.damage(bad_at, state, walk.next_seq - 1)
 
 
 def _open(store: Store, base_seq: int) -> SegmentMap | None:
@@ -312,12 +311,12 @@ def _next(store: Store, active: Active, hint: Words | None, *, write: bool) -> A
     when the power failed, and what leads to them never reached the device.
     """
     later = [b for b in store.bases() if b > active.header.base_seq]
-    if not active.walk["rolled"]:
+    if not active.walk.rolled:
         for base in later:
             _set_apart(store, base, active)
         return None
     for base in later:  # the first is the successor, unless that is missing
-        if base < active.walk["next_seq"]:
+        if base < active.walk.next_seq:
             store.set_aside(base, f"it begins inside the segment of seq {active.header.base_seq}")
             continue
         found = enter(store, base, hint, write=write, behind=active)
@@ -335,7 +334,7 @@ def _set_apart(store: Store, base_seq: int, end: Active) -> None:
     finally:
         files.close(fd)
     why = store.why_foreign(header, base_seq)
-    if why is None and (header.number <= end.header.number or base_seq < end.walk["next_seq"]):
+    if why is None and (header.number <= end.header.number or base_seq < end.walk.next_seq):
         why = f"it begins inside the segment of seq {end.header.base_seq}"
     if why is None:
         end.apart.append(base_seq)
@@ -350,13 +349,13 @@ def _walk(m: SegmentMap, header: Header, hint: Words | None, *, write: bool) -> 
     limit = m.grown()
     if m.data_end:
         walk, _, _ = m.walk(header.data_offset)
-        walk |= {
-            "offset": m.data_end,
-            "last_frame": m.summary.last_frame,
-            "next_seq": m.next_seq,
-            "monotone": m.summary.log_monotone,
-            "rolled": True,
-        }
+        walk = walk.changed(
+            offset=m.data_end,
+            last_frame=m.summary.last_frame,
+            next_seq=m.next_seq,
+            monotone=m.summary.log_monotone,
+            rolled=True,
+        )
         return Active(m, header, walk)
     blocks_end = ensure_blocks(m, header) if write else 0
     known_head = 0
@@ -371,91 +370,98 @@ def _walk(m: SegmentMap, header: Header, hint: Words | None, *, write: bool) -> 
     if slot is not None and slot.generation > 1:
         known = _up_to_checkpoint(m, slot, write=write)
     walk, state, bad_at = m.walk(limit, resume=known, write_index=write)
-    end = walk["offset"]
+    end = walk.offset
     lost_checkpoint = slot is not None and end < slot.offset
     # Control is only a hint: where it claims frames and there are just zeros, it is the one that
     # is wrong. Where there is something else, that something is a damaged frame.
     lost_head = end < known_head and not m.is_zero(end, min(known_head, limit))
     if lost_checkpoint or lost_head:
-        told = _known_end(slot, hint if lost_head else None, limit)
+        told = _known_end(walk, slot, hint if lost_head else None, limit)
         if write or told is None:
-            raise m.damage(bad_at or end, state, walk["next_seq"] - 1)
+            raise m.damage(bad_at or end, state, walk.next_seq - 1)
         # A read raises where the damage is, or passes over it.
-        walk, _, _ = m.walk(limit, resume=walk | told)
+        walk, _, _ = m.walk(limit, resume=told)
     return Active(m, header, walk, blocks_end=blocks_end)
 
 
-def _up_to_checkpoint(m: SegmentMap, slot: Slot, *, write: bool) -> dict[str, Any] | None:
+def _up_to_checkpoint(m: SegmentMap, slot: Slot, *, write: bool) -> Walked | None:
     """Where a walk stands at the checkpoint; None if it has to be walked from the start.
 
     What it says of all frames before it counts, since the index has no checksum.
     """
-    said = {
-        "settings_offset": slot.settings_offset,
-        "producer_offset": slot.producer_offset,
-        "event_max_ns": slot.event_max_ns,
-        "monotone": slot.monotone,
-    }
     try:
         walk, _, _ = m.walk(
             min(slot.offset, m.grown()), index_from=slot.index_count, write_index=write
         )
     except Corrupt:
         return None
-    ended = (walk["offset"], walk["next_seq"], walk["last_frame"])
-    return walk | said if ended == (slot.offset, slot.last_seq + 1, slot.last_frame) else None
+    ended = (walk.offset, walk.next_seq, walk.last_frame)
+    if ended != (slot.offset, slot.last_seq + 1, slot.last_frame):
+        return None
+    return walk.changed(
+        settings_offset=slot.settings_offset,
+        producer_offset=slot.producer_offset,
+        event_max_ns=slot.event_max_ns,
+        monotone=slot.monotone,
+    )
 
 
-def _known_end(slot: Slot | None, hint: Words | None, limit: int) -> dict[str, Any] | None:
-    """Where the frames of a damaged segment end, by control or else by its checkpoint."""
+def _known_end(walk: Walked, slot: Slot | None, hint: Words | None, limit: int) -> Walked | None:
+    """Where the frames of a damaged segment end, by control or else by its checkpoint.
+
+    ``walk`` stands before the damage.
+    """
     if hint is not None:
-        at = hint[L.C_HEAD] & 0xFFFFFFFF
-        known = {
-            "offset": at,
-            "next_seq": hint[L.C_NEXT_SEQ],
-            "last_append_ns": hint[L.C_LAST_APPEND_NS],
-            "last_frame": hint[L.C_LAST_FRAME],
-            "event_max_ns": hint[L.C_EVENT_MAX_NS],
-            "settings_offset": hint[L.C_SETTINGS_POS] & 0xFFFFFFFF,
-            "producer_offset": hint[L.C_PRODUCER_POS] & 0xFFFFFFFF,
-        }
+        known = walk.changed(
+            offset=hint[L.C_HEAD] & 0xFFFFFFFF,
+            next_seq=hint[L.C_NEXT_SEQ],
+            last_append_ns=hint[L.C_LAST_APPEND_NS],
+            last_frame=hint[L.C_LAST_FRAME],
+            event_max_ns=hint[L.C_EVENT_MAX_NS],
+            settings_offset=hint[L.C_SETTINGS_POS] & 0xFFFFFFFF,
+            producer_offset=hint[L.C_PRODUCER_POS] & 0xFFFFFFFF,
+            monotone=False,
+            rolled=False,
+        )
     elif slot is not None:
-        known = {
-            "offset": slot.offset,
-            "next_seq": slot.last_seq + 1,
-            "last_append_ns": slot.last_append_ns,
-            "last_frame": slot.last_frame,
-            "event_max_ns": slot.event_max_ns,
-            "settings_offset": slot.settings_offset,
-            "producer_offset": slot.producer_offset,
-        }
+        known = walk.changed(
+            offset=slot.offset,
+            next_seq=slot.last_seq + 1,
+            last_append_ns=slot.last_append_ns,
+            last_frame=slot.last_frame,
+            event_max_ns=slot.event_max_ns,
+            settings_offset=slot.settings_offset,
+            producer_offset=slot.producer_offset,
+            monotone=False,
+            rolled=False,
+        )
     else:
         return None
-    return known | {"monotone": False, "rolled": False} if known["offset"] <= limit else None
+    return known if known.offset <= limit else None
 
 
 def _from_hint(
     m: SegmentMap, header: Header, hint: Words, limit: int, known_head: int
 ) -> Active | None:
     """Begin at the last index entry that the old control knew of, if the frames bear it out."""
-    resume = {
-        "settings_offset": hint[L.C_SETTINGS_POS] & 0xFFFFFFFF,
-        "producer_offset": hint[L.C_PRODUCER_POS] & 0xFFFFFFFF,
-        "monotone": bool(hint[L.C_FLAGS] & L.CONTROL_FLAG_MONOTONE),
-    }
+    resume = m.at_start().changed(
+        settings_offset=hint[L.C_SETTINGS_POS] & 0xFFFFFFFF,
+        producer_offset=hint[L.C_PRODUCER_POS] & 0xFFFFFFFF,
+        monotone=bool(hint[L.C_FLAGS] & L.CONTROL_FLAG_MONOTONE),
+    )
     if known_head > limit:
         return None
     try:
-        if resume["settings_offset"]:
-            m.frame_body(resume["settings_offset"], L.KIND_SETTINGS)
-        if resume["producer_offset"]:
-            m.frame_body(resume["producer_offset"], L.KIND_PRODUCER)
+        if resume.settings_offset:
+            m.frame_body(resume.settings_offset, L.KIND_SETTINGS)
+        if resume.producer_offset:
+            m.frame_body(resume.producer_offset, L.KIND_PRODUCER)
         walk, _, _ = m.walk(
             limit, resume=resume, index_from=hint[L.C_INDEX_COUNT], write_index=m.writable
         )
     except Corrupt:
         return None
-    return Active(m, header, walk) if walk["offset"] >= known_head else None
+    return Active(m, header, walk) if walk.offset >= known_head else None
 
 
 def ensure_blocks(m: SegmentMap, header: Header) -> int:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from penstock import _core
 from penstock import layout as L
-from penstock._core import Given
+from penstock._core import Given, Walked
 from penstock.errors import Conflict, PenstockError, TooLarge, Usage
 from penstock.event import ArrowData
 from penstock.handle import durability, producers
@@ -163,7 +163,7 @@ class Private:
         with self._attached.locked():
             end = self._end()
             self._guess = self._attached.get(L.C_HEAD)
-            self._stamp_ns = max(_core.now_ns(), end.walk["last_append_ns"])
+            self._stamp_ns = max(_core.now_ns(), end.walk.last_append_ns)
             self._note_first(end)
             after, _ = successor_of(end)
         self._first = replace(after, producers_bytes=0, producers_crc=0)
@@ -185,7 +185,7 @@ class Private:
         log._repair_if_needed(attached)
         m, header = log._map_active(attached)
         end = log._state(attached, m, header)
-        if end.walk["offset"] + self._nbytes > header.frames_end:
+        if end.walk.offset + self._nbytes > header.frames_end:
             log._roll(attached, m, header)
             m, header = log._map_active(attached)
             end = log._state(attached, m, header)
@@ -196,10 +196,10 @@ class Private:
         given = self._event.first_ns()
         event_ns = self._stamp_ns if given is None else given
         walk = end.walk
-        walk["monotone"] = walk["monotone"] and event_ns >= walk["event_max_ns"]
-        walk["event_max_ns"] = max(walk["event_max_ns"], event_ns)
-        walk["last_append_ns"] = self._stamp_ns
-        walk["next_seq"] += 1
+        walk.monotone = walk.monotone and event_ns >= walk.event_max_ns
+        walk.event_max_ns = max(walk.event_max_ns, event_ns)
+        walk.last_append_ns = self._stamp_ns
+        walk.next_seq += 1
 
     def extend(self, batch: Given) -> None:
         """Take one batch; in halves, if topics and headers make it too large for a segment."""
@@ -250,7 +250,7 @@ class Private:
             if attached.get(L.C_POISONED):
                 raise log._poisoned_error()
             end = self._end()
-            first = end.walk["next_seq"]
+            first = end.walk.next_seq
             if expect is not None and expect != first - 1:
                 raise Conflict(
                     f"{log.path}: expected seq {expect} to be the last one, but it is {first - 1}; "
@@ -259,7 +259,7 @@ class Private:
                     expected=expect,
                     found=first - 1,
                 )
-            table = producers.table_of(end.map, end.header, end.walk["producer_offset"])
+            table = producers.table_of(end.map, end.header, end.walk.producer_offset)
             if who:
                 done = table.done(log.path, who, n)
                 if done is not None:
@@ -267,7 +267,7 @@ class Private:
                 table.note(who, Done(n, first, self.count))
             moved = attached.get(L.C_HEAD) != self._guess
             if moved:
-                self._stamp_ns = max(_core.now_ns(), end.walk["last_append_ns"])
+                self._stamp_ns = max(_core.now_ns(), end.walk.last_append_ns)
             self._note_first(end)
             self._take_over(end, self._renumber(end, moved=moved), table)
         log._look_ahead()
@@ -275,22 +275,22 @@ class Private:
 
     def _renumber(self, end: Active, *, moved: bool) -> Active:
         """The last private segment as it stands; all with other seqs if the log has moved on."""
-        shift = end.walk["next_seq"] - self._first.base_seq
+        shift = end.walk.next_seq - self._first.base_seq
         state = end
         for path in self._files:
             m, header = segment.map_segment(path, write=True)
-            walk: dict[str, Any] = {}
+            walk = Walked()
             if moved or path == self._files[-1]:
                 walk, _, _ = m.walk(m.grown(), check_crc=False)
             if moved:
-                m.restamp(walk["offset"], shift, self._stamp_ns)
+                m.restamp(walk.offset, shift, self._stamp_ns)
                 header = replace(
                     header,
                     base_seq=header.base_seq + shift,
                     number=state.header.number + 1,
-                    prior_append_ns=state.walk["last_append_ns"],
-                    prior_event_max_ns=state.walk["event_max_ns"],
-                    monotone=state.walk["monotone"],
+                    prior_append_ns=state.walk.last_append_ns,
+                    prior_event_max_ns=state.walk.event_max_ns,
+                    monotone=state.walk.monotone,
                     settings=end.settings.to_json(),
                 )
                 segment.write_start(m.fd, header, b"", path)
@@ -313,7 +313,7 @@ class Private:
             producers_bytes=len(packed),
             producers_crc=_core.crc32c(packed) if packed else 0,
         )
-        offset = end.walk["offset"]
+        offset = end.walk.offset
         behind = offset + self._nbytes + L.FRAME_HEADER_BYTES
         allocate_to(attached, end.map, end.header, behind)
         home = log._directory
@@ -338,8 +338,8 @@ class Private:
         log._write_ending(
             end.map,
             offset,
-            end.walk["last_frame"],
-            end.walk["next_seq"] - 1,
+            end.walk.last_frame,
+            end.walk.next_seq - 1,
             self._stamp_ns,
             self._event,
         )

@@ -195,7 +195,7 @@ class SegmentedLog(Log):
             return
         if not active.map.data_end:
             active.walk, _, _ = active.map.walk(active.map.grown(), resume=active.walk)
-        if active.walk["rolled"] and files.exists(self._store.file(active.walk["next_seq"])):
+        if active.walk.rolled and files.exists(self._store.file(active.walk.next_seq)):
             active = self._static = ending.find_end(self._store, hint=None, write=False)
         self._static_head = active.head
 
@@ -262,16 +262,16 @@ class SegmentedLog(Log):
     def _state(self, attached: Control, m: SegmentMap, header: Header) -> Active:
         """Under the write lock, with the log in order: the active segment and where it ends."""
         walk, _, _ = m.walk(header.data_offset)
-        walk |= {
-            "offset": attached.get(L.C_HEAD) & 0xFFFFFFFF,
-            "next_seq": attached.get(L.C_NEXT_SEQ),
-            "last_append_ns": attached.get(L.C_LAST_APPEND_NS),
-            "last_frame": attached.get(L.C_LAST_FRAME),
-            "event_max_ns": attached.get(L.C_EVENT_MAX_NS),
-            "monotone": bool(attached.get(L.C_FLAGS) & L.CONTROL_FLAG_MONOTONE),
-            "settings_offset": attached.get(L.C_SETTINGS_POS) & 0xFFFFFFFF,
-            "producer_offset": attached.get(L.C_PRODUCER_POS) & 0xFFFFFFFF,
-        }
+        walk = walk.changed(
+            offset=attached.get(L.C_HEAD) & 0xFFFFFFFF,
+            next_seq=attached.get(L.C_NEXT_SEQ),
+            last_append_ns=attached.get(L.C_LAST_APPEND_NS),
+            last_frame=attached.get(L.C_LAST_FRAME),
+            event_max_ns=attached.get(L.C_EVENT_MAX_NS),
+            monotone=bool(attached.get(L.C_FLAGS) & L.CONTROL_FLAG_MONOTONE),
+            settings_offset=attached.get(L.C_SETTINGS_POS) & 0xFFFFFFFF,
+            producer_offset=attached.get(L.C_PRODUCER_POS) & 0xFFFFFFFF,
+        )
         return Active(m, header, walk)
 
     def _roll_for(self, nbytes: int) -> bool:

@@ -156,18 +156,18 @@ def _is_own(path: str, header: Header) -> bool:
 def successor_of(active: Active) -> tuple[Header, bytes]:
     """Header and table of producers of the segment that follows ``active``."""
     settings = active.settings
-    table = producers.table_of(active.map, active.header, active.walk["producer_offset"])
+    table = producers.table_of(active.map, active.header, active.walk.producer_offset)
     packed = table.pack(settings.segment_size // L.PRODUCERS_SHARE)
     header = Header(
         uuid=active.header.uuid,
-        base_seq=active.walk["next_seq"],
+        base_seq=active.walk.next_seq,
         number=active.header.number + 1,
         generation=0,
         created_ns=_core.now_ns(),
         segment_bytes=settings.segment_size,
-        prior_append_ns=active.walk["last_append_ns"],
-        prior_event_max_ns=active.walk["event_max_ns"],
-        monotone=active.walk["monotone"],
+        prior_append_ns=active.walk.last_append_ns,
+        prior_event_max_ns=active.walk.event_max_ns,
+        monotone=active.walk.monotone,
         settings=settings.to_json(),
         producers_bytes=len(packed),
         producers_crc=_core.crc32c(packed) if packed else 0,
@@ -190,7 +190,7 @@ def clear_tail(
     and what is still on the device in their place would follow the next append if the power failed.
     """
     m = active.map
-    start = active.walk["offset"]
+    start = active.walk.offset
     m.grown()
     limit = min(limit, active.allocated)  # nothing was ever written behind that
     if start >= limit:
@@ -206,7 +206,7 @@ def clear_tail(
             with poisoning(live):
                 files.sync_data(m.fd, m.path)
         return False
-    if m.stranded(start, limit, active.walk["next_seq"]):
+    if m.stranded(start, limit, active.walk.next_seq):
         _keep_aside(active, directory, dir_fd, start, limit)
     m.zero(start, limit)
     _core.fail_point("repair.zeroed")
@@ -215,7 +215,7 @@ def clear_tail(
     logger.info(
         "%s: removed an unfinished append behind seq %d (bytes %d to %d)",
         m.path,
-        active.walk["next_seq"] - 1,
+        active.walk.next_seq - 1,
         start,
         limit,
     )
@@ -250,7 +250,7 @@ def _keep_aside(active: Active, directory: Directory, dir_fd: int, start: int, l
     logger.warning(
         "%s: behind seq %d the frames are not valid, but events follow; they are kept in %s",
         m.path,
-        active.walk["next_seq"] - 1,
+        active.walk.next_seq - 1,
         path,
     )
 
@@ -281,7 +281,7 @@ def _move_apart(
             store.spurious.pop(path.base, None)
             logger.info("%s: removed; it is of a load that was killed before it was whole", path)
         else:
-            _keep_apart(store, path, base, active.walk["next_seq"] - 1, trusted=trusted)
+            _keep_apart(store, path, base, active.walk.next_seq - 1, trusted=trusted)
         _core.fail_point("repair.moved")
     with poisoning(live):
         files.sync_dir(dir_fd, store.path)
@@ -323,7 +323,7 @@ def recover(
     _core.fail_point("repair.walked")
     if active.apart:
         _move_apart(store, dir_fd, active, live, trusted=_no_page_lost(hint, live))
-    while active.walk["rolled"]:
+    while active.walk.rolled:
         header, table = successor_of(active)
         check_way(store.directory, header)
         started = start_segment(store.directory, header, table, active.settings)

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from penstock import _core, headers
 from penstock import layout as L
-from penstock._core import SegmentMap
+from penstock._core import SegmentMap, Walked
 from penstock.errors import Corrupt, UnsupportedVersion
 from penstock.headers import page_is_good, seal_page
 from penstock.system import files
@@ -290,7 +288,7 @@ class Summary:
     @classmethod
     def of(
         cls,
-        walk: Mapping[str, Any],
+        walk: Walked,
         *,
         index_crc: int,
         topics: frozenset[bytes] | None,
@@ -298,23 +296,23 @@ class Summary:
     ) -> Summary:
         """What a walk over all frames of a segment that has rolled says about it."""
         return cls(
-            data_end=walk["offset"],
-            last_frame=walk["last_frame"],
-            count=walk["count"],
-            first_seq=walk["first_seq"],
-            last_seq=walk["last_seq"],
-            next_seq=walk["next_seq"],
-            first_append_ns=walk["first_append_ns"],
-            last_append_ns=walk["last_append_ns"],
-            event_min_ns=walk["event_min_ns"] if walk["count"] else 0,
-            event_max_ns=walk["event_seen_max_ns"],
-            log_event_max_ns=walk["event_max_ns"],
+            data_end=walk.offset,
+            last_frame=walk.last_frame,
+            count=walk.count,
+            first_seq=walk.first_seq,
+            last_seq=walk.last_seq,
+            next_seq=walk.next_seq,
+            first_append_ns=walk.first_append_ns,
+            last_append_ns=walk.last_append_ns,
+            event_min_ns=walk.event_min_ns if walk.count else 0,
+            event_max_ns=walk.event_seen_max_ns,
+            log_event_max_ns=walk.event_max_ns,
             sealed_ns=sealed_ns,
-            index_count=walk["index_count"] + 1,
+            index_count=walk.index_count + 1,
             index_crc=index_crc,
-            data_crc=walk["digest"] ^ 0xFFFFFFFF,
-            monotone=walk["monotone_here"],
-            log_monotone=walk["monotone"],
+            data_crc=walk.digest ^ 0xFFFFFFFF,
+            monotone=walk.monotone_here,
+            log_monotone=walk.monotone,
             topics=topics,
         )
 
@@ -394,16 +392,16 @@ class Summary:
         )
 
 
-def open_block(walk: Mapping[str, Any]) -> bytes:
+def open_block(walk: Walked) -> bytes:
     """The index entry of the block that a walk stands in."""
     return struct.pack(
         "<IIQQQQ",
-        walk["block_offset"],
-        walk["block_topics"],
-        walk["block_seq"],
-        walk["block_append_ns"],
-        walk["block_event_min_ns"],
-        walk["block_event_max_ns"],
+        walk.block_offset,
+        walk.block_topics,
+        walk.block_seq,
+        walk.block_append_ns,
+        walk.block_event_min_ns,
+        walk.block_event_max_ns,
     )
 
 

@@ -17,11 +17,11 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock import _core
 from penstock import layout as L
-from penstock._core import Frames, Given, SegmentMap
+from penstock._core import Frames, Given, SegmentMap, Walked
 from penstock.errors import Corrupt, Io, PenstockError, TooLarge
 from penstock.segments import segment
 from penstock.segments.ending import Active
@@ -284,7 +284,7 @@ class Taken:
 
     path: Name
     header: Header
-    walk: dict[str, Any]
+    walk: Walked
     topics: frozenset[bytes] | None
 
 
@@ -357,13 +357,13 @@ class Adopted(Private):
         dated = []
         for one in taken:
             header = replace(one.header, prior_event_max_ns=event_max_ns, monotone=monotone)
-            monotone &= one.walk["monotone_here"] and one.walk["event_min_ns"] >= event_max_ns
-            event_max_ns = max(event_max_ns, one.walk["event_seen_max_ns"])
-            walk = one.walk | {"event_max_ns": event_max_ns, "monotone": monotone}
+            monotone &= one.walk.monotone_here and one.walk.event_min_ns >= event_max_ns
+            event_max_ns = max(event_max_ns, one.walk.event_seen_max_ns)
+            walk = one.walk.changed(event_max_ns=event_max_ns, monotone=monotone)
             dated.append(replace(one, header=header, walk=walk))
         return dated
 
-    def _fill(self, staged: Staged, header: Header) -> tuple[SegmentMap, dict[str, Any]]:
+    def _fill(self, staged: Staged, header: Header) -> tuple[SegmentMap, Walked]:
         """Make the frames of one file those of a segment, behind a header to be written again."""
         path = self._file(header)
         fd = files.open_file(path, write=True)
@@ -380,7 +380,7 @@ class Adopted(Private):
             m, staged.end, staged.rows, staged.digest, self._stamp_ns, lead, staged.path
         )
         end = m.write_frame(
-            staged.end, L.KIND_ROLL, b"", walk["next_seq"], self._stamp_ns, walk["last_frame"]
+            staged.end, L.KIND_ROLL, b"", walk.next_seq, self._stamp_ns, walk.last_frame
         )
         walk, _, _ = m.walk(end, resume=walk, write_index=True)
         return m, walk

@@ -189,14 +189,14 @@ class Store:
         if m.next_seq:
             return m.next_seq
         walk, _, _ = m.walk(m.grown(), check_crc=False)
-        if walk["rolled"]:
-            return int(walk["next_seq"])
+        if walk.rolled:
+            return int(walk.next_seq)
         return 1 << 64 if m.base_seq == self.active() else 0
 
     def _end_of(self, m: SegmentMap) -> int:
         """The seq behind the last one of a segment."""
         walk, _, _ = m.walk(m.grown(), check_crc=False)
-        return int(walk["next_seq"])
+        return int(walk.next_seq)
 
     def survey(self) -> None:
         """Look at every segment, so that ``spurious`` is complete."""
@@ -238,7 +238,7 @@ class Store:
                 return m
             if not leads_to:
                 walk, state, bad_at = m.walk(m.grown(), check_crc=False)
-                raise m.damage(bad_at or walk["offset"], state, walk["next_seq"] - 1)
+                raise m.damage(bad_at or walk.offset, state, walk.next_seq - 1)
             if leads_to > later.base_seq:
                 self.set_aside(later.base_seq, f"it begins inside the segment of seq {m.base_seq}")
             raise self.missing(leads_to, later.base_seq)

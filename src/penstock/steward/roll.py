@@ -82,11 +82,11 @@ def roll(directory: Directory, dir_fd: int, control: Control, active: Active) ->
     frames say was begun.
     """
     m = active.map
-    offset = active.walk["offset"]
+    offset = active.walk.offset
     allocate_to(control, m, active.header, offset + L.FRAME_HEADER_BYTES)
-    now = max(_core.now_ns(), active.walk["last_append_ns"])
-    last = active.walk["last_frame"]
-    active.walk["last_append_ns"] = now
+    now = max(_core.now_ns(), active.walk.last_append_ns)
+    last = active.walk.last_frame
+    active.walk.last_append_ns = now
     header, table = successor_of(active)
     check_way(directory, header)
     started = start_segment(directory, header, table, active.settings)

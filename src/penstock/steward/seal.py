@@ -7,12 +7,9 @@ that the segment's frames, and all before them, are on the device.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from penstock import _core
 from penstock import layout as L
-from penstock._core import SegmentMap
+from penstock._core import SegmentMap, Walked
 from penstock.errors import Corrupt, NotFound
 from penstock.segments import segment
 from penstock.segments.segment import Header, Summary
@@ -75,24 +72,24 @@ def seal(m: SegmentMap, header: Header) -> None:
     index_space = segment.index_bytes_for(header.footer_offset - header.data_offset)
     files.allocate(m.fd, L.INDEX_OFFSET, L.INDEX_OFFSET + index_space, m.path)
     walk, state, bad_at = m.walk(m.grown(), check_crc=False, write_index=True)
-    if not walk["rolled"]:
-        raise m.damage(bad_at or walk["offset"], state, walk["next_seq"] - 1)
+    if not walk.rolled:
+        raise m.damage(bad_at or walk.offset, state, walk.next_seq - 1)
     seal_walked(m, header, walk, topics_of(m, header, walk))
 
 
 def seal_walked(
-    m: SegmentMap, header: Header, walk: Mapping[str, Any], topics: frozenset[bytes] | None
+    m: SegmentMap, header: Header, walk: Walked, topics: frozenset[bytes] | None
 ) -> None:
     """Seal a segment with an index that a walk to its roll frame has written."""
-    entry_at = L.INDEX_OFFSET + walk["index_count"] * L.INDEX_ENTRY_BYTES
+    entry_at = L.INDEX_OFFSET + walk.index_count * L.INDEX_ENTRY_BYTES
     m.write(entry_at, segment.open_block(walk))
-    index_count = walk["index_count"] + 1
+    index_count = walk.index_count + 1
     _core.fail_point("seal.indexed")
     summary = Summary.of(
         walk,
         index_crc=m.crc_of(L.INDEX_OFFSET, index_count * L.INDEX_ENTRY_BYTES),
         topics=topics,
-        sealed_ns=walk["last_append_ns"],  # the same, whoever seals it
+        sealed_ns=walk.last_append_ns,  # the same, whoever seals it
     )
     files.allocate(m.fd, header.footer_offset, header.segment_bytes, m.path)
     _core.fail_point("seal.allocated")
@@ -102,8 +99,8 @@ def seal_walked(
     free_slack(m.fd, header, segment.pages(summary.data_end), index_bytes, m.path)
 
 
-def topics_of(m: SegmentMap, header: Header, walk: Mapping[str, Any]) -> frozenset[bytes] | None:
+def topics_of(m: SegmentMap, header: Header, walk: Walked) -> frozenset[bytes] | None:
     """The topics of a walked segment; None if they are too many to keep."""
-    topics = m.topics(header.data_offset, walk["offset"])
+    topics = m.topics(header.data_offset, walk.offset)
     fits = sum(2 + len(t) for t in topics) <= L.TOPICS_BYTES_MAX
     return frozenset(topics) if fits else None

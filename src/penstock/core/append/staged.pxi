@@ -236,7 +236,7 @@ def adopt_frames(
         raise from_os(OSError(failed, ""), "renumbering", m.path)
     if state != FRAME_GOOD or a.staged_seq - 1 != count or <uint32_t>~a.digest != digest:
         raise staged_damage(path, a.staged_seq - 1, count, state)
-    return a.walk
+    return walked(&a.walk)
 
 
 cdef object staged_damage(object path, uint64_t found, uint64_t count, FrameState state):

@@ -271,7 +271,7 @@ cdef class RingCore(HandleCore):
                 at += total
             position += at - WINDOW_START
             PyErr_CheckSignals()
-        return walk, nbytes, bool(lost)
+        return walked(&walk), nbytes, bool(lost)
 
     def _await_room(self, Control control not None, timeout, uint32_t seen):
         """Wait a while for a reader that holds it; `Full` if time is up."""

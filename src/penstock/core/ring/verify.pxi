@@ -180,7 +180,7 @@ def check_ring(
                 places.append((*opened, None, None))
             else:
                 more += 1
-    return c.w, c.frames, c.nbytes, places, more, budget < PSK_FRAME_HEADER_BYTES
+    return walked(&c.w), c.frames, c.nbytes, places, more, budget < PSK_FRAME_HEADER_BYTES
 
 
 def compare_index(RingMap m not None, bytes was not None, uint64_t start, uint64_t head, bint strict):

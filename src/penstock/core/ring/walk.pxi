@@ -19,8 +19,8 @@ cdef class RingWalk(SegmentMap):
             path=str(self.path), offset=PSK_RING_CONTROL_OFFSET,
         )
 
-    def walk_ring(self, uint64_t limit, *, resume, bint check=True):
-        """Walk whole batches from a position up to ``limit``; (fields, state, position of the bad frame).
+    def walk_ring(self, uint64_t limit, *, Walked resume not None, bint check=True):
+        """Walk whole batches from a position up to ``limit``; (`Walked`, state, position of the bad frame).
 
         ``resume`` has the position as ``offset``, and what else is known there. For whoever has the
         ring for itself, or does not rely on what it finds.
@@ -29,13 +29,12 @@ cdef class RingWalk(SegmentMap):
         cdef uint64_t bad_at = 0
         cdef FrameState state
         self.sound()
-        walk_start(&w, 0, 1, 0, 0, True)
-        w = {**w, **resume}
+        resume.give(&w)
         if w.offset % 8:
             raise Internal(f"{self.path}: cannot walk from {w.offset}")
         with nogil:
             state = self.walk_frames(limit, check, &w, &bad_at)
-        return w, <int>state, (bad_at if state != FRAME_GOOD else 0)
+        return walked(&w), <int>state, (bad_at if state != FRAME_GOOD else 0)
 
     cdef FrameState walk_frames(self, uint64_t limit, bint check, Walk *w, uint64_t *bad_at) noexcept nogil:
         cdef uint64_t at, seq, want_seq, previous, total = 0, room

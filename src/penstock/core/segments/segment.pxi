@@ -47,6 +47,98 @@ cdef void walk_start(
     w.event_min_ns = U64_MAX
 
 
+@cython.final
+cdef class Walked:
+    """Where a walk over frames stands, as Python sees it; the fields are those of the struct `Walk`.
+
+    Made from nothing, it stands at offset 0 before seq 1; in a ring, offsets are positions.
+    """
+
+    cdef public uint64_t offset, next_seq, last_append_ns, last_frame, event_max_ns, settings_offset, producer_offset
+    cdef public uint64_t block_offset, block_seq, block_append_ns, block_event_min_ns, block_event_max_ns, index_count
+    cdef public uint64_t count, first_seq, last_seq, event_min_ns, event_seen_max_ns, first_append_ns
+    cdef public uint32_t block_topics, digest
+    cdef public bint monotone, monotone_here, rolled
+
+    def __init__(self, **fields):
+        cdef Walk w
+        walk_start(&w, 0, 1, 0, 0, True)
+        self.take(&w)
+        for name, value in fields.items():
+            setattr(self, name, value)
+
+    def changed(self, **fields):
+        """A copy with other values of some fields."""
+        cdef Walk w
+        cdef Walked copy
+        self.give(&w)
+        copy = walked(&w)
+        for name, value in fields.items():
+            setattr(copy, name, value)
+        return copy
+
+    def __reduce__(self):
+        raise stays_here(self)
+
+    cdef void take(self, const Walk *w) noexcept:
+        self.offset = w.offset
+        self.next_seq = w.next_seq
+        self.last_append_ns = w.last_append_ns
+        self.last_frame = w.last_frame
+        self.event_max_ns = w.event_max_ns
+        self.settings_offset = w.settings_offset
+        self.producer_offset = w.producer_offset
+        self.block_offset = w.block_offset
+        self.block_seq = w.block_seq
+        self.block_append_ns = w.block_append_ns
+        self.block_event_min_ns = w.block_event_min_ns
+        self.block_event_max_ns = w.block_event_max_ns
+        self.block_topics = w.block_topics
+        self.index_count = w.index_count
+        self.count = w.count
+        self.first_seq = w.first_seq
+        self.last_seq = w.last_seq
+        self.event_min_ns = w.event_min_ns
+        self.event_seen_max_ns = w.event_seen_max_ns
+        self.first_append_ns = w.first_append_ns
+        self.digest = w.digest
+        self.monotone = w.monotone
+        self.monotone_here = w.monotone_here
+        self.rolled = w.rolled
+
+    cdef void give(self, Walk *w) noexcept:
+        w.offset = self.offset
+        w.next_seq = self.next_seq
+        w.last_append_ns = self.last_append_ns
+        w.last_frame = self.last_frame
+        w.event_max_ns = self.event_max_ns
+        w.settings_offset = self.settings_offset
+        w.producer_offset = self.producer_offset
+        w.block_offset = self.block_offset
+        w.block_seq = self.block_seq
+        w.block_append_ns = self.block_append_ns
+        w.block_event_min_ns = self.block_event_min_ns
+        w.block_event_max_ns = self.block_event_max_ns
+        w.block_topics = self.block_topics
+        w.index_count = self.index_count
+        w.count = self.count
+        w.first_seq = self.first_seq
+        w.last_seq = self.last_seq
+        w.event_min_ns = self.event_min_ns
+        w.event_seen_max_ns = self.event_seen_max_ns
+        w.first_append_ns = self.first_append_ns
+        w.digest = self.digest
+        w.monotone = self.monotone
+        w.monotone_here = self.monotone_here
+        w.rolled = self.rolled
+
+
+cdef Walked walked(const Walk *w):
+    cdef Walked found = Walked.__new__(Walked)
+    found.take(w)
+    return found
+
+
 cdef inline void walk_block(Walk *w, char *index, uint64_t at, uint64_t seq, uint64_t append_ns) noexcept nogil:
     """Close the open index block and begin the next one at ``at``."""
     cdef char *entry = index + w.index_count * PSK_INDEX_ENTRY_BYTES
@@ -506,10 +598,19 @@ cdef class SegmentMap:
             w, self.data_offset, self.base_seq, self.prior_append_ns, self.prior_event_max_ns,
             self.prior_monotone)
 
-    def walk(self, uint64_t limit, *, resume=None, uint64_t index_from=0, bint check_crc=True, bint write_index=False):
-        """Walk valid batches up to ``limit``; return (fields, state, offset of the bad frame).
+    def at_start(self):
+        """A walk that stands at the start of the segment."""
+        cdef Walk w
+        self.walk_begin(&w)
+        return walked(&w)
 
-        ``resume`` is an earlier walk's fields. With ``index_from`` the walk begins at that many
+    def walk(
+        self, uint64_t limit, *, Walked resume=None, uint64_t index_from=0, bint check_crc=True,
+        bint write_index=False,
+    ):
+        """Walk valid batches up to ``limit``; return (`Walked`, state, offset of the bad frame).
+
+        ``resume`` is where an earlier walk stood. With ``index_from`` the walk begins at that many
         published index entries instead of at the segment's start, and goes on from the frames.
         """
         cdef Walk w
@@ -521,7 +622,7 @@ cdef class SegmentMap:
             raise Internal(f"{self.path}: cannot walk to {limit}")
         self.walk_begin(&w)
         if resume is not None:
-            w = {**w, **resume}
+            resume.give(&w)
             if w.offset < self.data_offset or w.offset % 8:
                 raise Internal(f"{self.path}: cannot walk from {w.offset}")
         index_end = self.index_offset + self.index_capacity * PSK_INDEX_ENTRY_BYTES
@@ -555,7 +656,7 @@ cdef class SegmentMap:
             state = walk_frames(
                 self.base, limit, holes, check_crc, &w,
                 self.base + self.index_offset if write_index else NULL, &bad_at)
-        return w, <int>state, (bad_at if state != FRAME_GOOD else 0)
+        return walked(&w), <int>state, (bad_at if state != FRAME_GOOD else 0)
 
     cdef int build_index(self) except -1:
         """Index the frames in private memory: for a segment whose own index cannot be used."""

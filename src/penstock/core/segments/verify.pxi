@@ -312,15 +312,17 @@ cdef class FrameScan:
 
     def walked(self):
         """The fields of the walk over all valid frames so far."""
-        return self.w
+        return walked(&self.w)
 
     def walked_before(self):
         """The fields as they were before the batch that is not whole yet; else as they are."""
-        return (self.before, self.before_frames) if self.in_batch else (self.w, self.frames)
+        if self.in_batch:
+            return walked(&self.before), self.before_frames
+        return walked(&self.w), self.frames
 
     def walked_at_mark(self):
         """The fields as they were when the walk reached ``mark``."""
-        return self.marked
+        return walked(&self.marked)
 
     def index_bytes(self):
         """The index that the frames want, the open block not included."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from penstock import _core
 from penstock import layout as L
+from penstock._core import Walked
 from penstock.errors import Corrupt, NotFound, PenstockError, UnsupportedVersion
 from penstock.headers import COPIES, Rot, page_is_good, settle
 from penstock.segments import segment
@@ -71,7 +71,7 @@ class Segment:
         return slot.offset if slot is not None and slot.generation > 1 else 0
 
     @property
-    def walk(self) -> dict[str, Any]:
+    def walk(self) -> Walked:
         """The walk over its valid frames."""
         assert self.frames is not None
         return self.frames.walk
@@ -82,7 +82,7 @@ class Segment:
         if self.cut:
             return None
         if self.frames is not None and self.frames.end == "rolled":
-            return int(self.walk["next_seq"])
+            return int(self.walk.next_seq)
         return self.footer.next_seq if self.footer is not None else None
 
 
@@ -196,9 +196,9 @@ def _check_index(found: Segment, source: Source, sure: int) -> None:
         walk = frames.tail.walk if frames.tail is not None else frames.walk
         if frames.damaged:
             return
-        wanted = frames.index[: walk["index_count"] * L.INDEX_ENTRY_BYTES]
+        wanted = frames.index[: walk.index_count * L.INDEX_ENTRY_BYTES]
         there = source.read(L.INDEX_OFFSET, len(wanted))
-        found.index_wanted = min(sure, walk["index_count"])
+        found.index_wanted = min(sure, walk.index_count)
     wanted = _without_topics(wanted, there)
     if there != wanted:
         size = L.INDEX_ENTRY_BYTES
@@ -261,11 +261,11 @@ def guess_header(
         walk = before.walk
         guess = replace(
             guess,
-            prior_append_ns=walk["last_append_ns"],
-            prior_event_max_ns=walk["event_max_ns"],
-            monotone=walk["monotone"],
-            created_ns=walk["last_append_ns"],
-            settings=newest_settings(before, walk["settings_offset"]),
+            prior_append_ns=walk.last_append_ns,
+            prior_event_max_ns=walk.event_max_ns,
+            monotone=walk.monotone,
+            created_ns=walk.last_append_ns,
+            settings=newest_settings(before, walk.settings_offset),
         )
     sizes = {n.header.segment_bytes for n in (before, after) if n is not None and n.header}
     if found.size % L.PAGE == 0 and L.SEGMENT_BYTES_MIN <= found.size <= L.SEGMENT_BYTES_MAX:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from penstock import _core
 from penstock import layout as L
-from penstock._core import FrameScan
+from penstock._core import FrameScan, Walked
 from penstock.errors import Io
 from penstock.segments.segment import Header
 from penstock.system import files
@@ -117,7 +117,7 @@ class Tail:
 
     hole: Hole
     start: int  # where the batch that is not whole begins
-    walk: dict[str, Any]
+    walk: Walked
     frames: int
     sum: int | None  # seq + batch_left of the frames that belong to that batch; None: unknown
     dirty: int | None = None
@@ -129,7 +129,7 @@ class Tail:
 class Frames:
     """What a scan found."""
 
-    walk: dict[str, Any]
+    walk: Walked
     frames: int
     end: Literal["rolled", "limit", "lost"]
     holes: list[Hole]
@@ -137,7 +137,7 @@ class Frames:
     tail: Tail | None
     index: bytes
     topics: frozenset[bytes] | None
-    marked: dict[str, Any]
+    marked: Walked
     gave_up: bool
 
     @property
@@ -204,7 +204,7 @@ class _Finder:
     def damaged(self, *, batch: bool) -> None:
         """The scan stands at a frame that is not valid, or behind a batch that is not whole."""
         scan = self.scan
-        expected = scan.walked()["next_seq"]
+        expected = scan.walked().next_seq
         reason = "a batch before it that is not whole" if batch else scan.reason
         self.open = Hole(scan.at, reason, expected, batch, not batch and scan.unknown_kind)
         self.settle()
@@ -251,7 +251,7 @@ class _Finder:
             hole = replace(
                 hole,
                 next_at=scan.at if there else None,
-                next_seq=scan.walked()["next_seq"] if there else None,
+                next_seq=scan.walked().next_seq if there else None,
             )
         tail = self.tail
         if tail is None:
@@ -288,7 +288,7 @@ def scan_frames(
         end = "lost"
     finder.settle()
     walk = scan.walked()
-    if walk["rolled"]:
+    if walk.rolled:
         end = "rolled"
     return Frames(
         walk=walk,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from penstock import layout as L
+from penstock._core import Walked
 from penstock.errors import Corrupt
 from penstock.report import Problem, Severity, many
 from penstock.segments import segment
@@ -29,7 +29,7 @@ class Place:
     problems: list[Problem] = field(default_factory=list)
 
     @property
-    def walk(self) -> dict[str, Any]:
+    def walk(self) -> Walked:
         """The walk to the end of what belongs to the log."""
         return self.torn.walk if self.torn is not None else self.segment.walk
 
@@ -144,9 +144,9 @@ def _judge_header(place: Place, before: Place | None) -> None:
         return
     walk = before.walk
     if (
-        header.prior_append_ns < walk["last_append_ns"]
-        or header.prior_event_max_ns < walk["event_max_ns"]
-        or (header.monotone and not walk["monotone"])
+        header.prior_append_ns < walk.last_append_ns
+        or header.prior_event_max_ns < walk.event_max_ns
+        or (header.monotone and not walk.monotone)
     ):
         place.say(
             "header",
@@ -186,7 +186,7 @@ def _judge_slots(place: Place) -> None:
     if slot is None:
         return
     marked = frames.marked
-    reached = frames.walk["offset"] >= slot.offset and not frames.damaged
+    reached = frames.walk.offset >= slot.offset and not frames.damaged
     told = {
         "offset": slot.offset,
         "last_frame": slot.last_frame,
@@ -199,7 +199,7 @@ def _judge_slots(place: Place) -> None:
     }
     if slot.monotone:  # not to know is no lie
         told["monotone"] = True
-    if reached and not found.guessed and any(marked[k] != v for k, v in told.items()):
+    if reached and not found.guessed and any(getattr(marked, k) != v for k, v in told.items()):
         at = L.SLOT_A_OFFSET if found.slots[0] is slot else L.SLOT_B_OFFSET
         place.say(
             "checkpoint",
@@ -225,7 +225,7 @@ def _judge_frames(place: Place) -> None:
                     "an append was not finished, as a crash leaves it; the next open for writing "
                     "removes it",
                     offset=tail.start,
-                    last_seq=tail.walk["next_seq"] - 1,
+                    last_seq=tail.walk.next_seq - 1,
                 )
         else:
             holes += [tail.hole, *tail.inner]
@@ -239,17 +239,17 @@ def _judge_frames(place: Place) -> None:
             "damage",
             "is so full of damage that looking for valid frames was given up; restore it from a "
             f"copy, or {REPAIR}",
-            last_seq=frames.walk["next_seq"] - 1,
+            last_seq=frames.walk.next_seq - 1,
         )
-    short = not place.newest or frames.walk["offset"] < found.required
-    in_batch = bool(holes) and holes[-1].batch and holes[-1].offset == frames.walk["offset"]
+    short = not place.newest or frames.walk.offset < found.required
+    in_batch = bool(holes) and holes[-1].batch and holes[-1].offset == frames.walk.offset
     if short and (in_batch or (not holes and frames.end == "limit")):
-        _say_end(place, frames.walk["offset"], frames.walk["next_seq"])
+        _say_end(place, frames.walk.offset, frames.walk.next_seq)
 
 
 def _judge_settings(place: Place) -> None:
     """The newest settings frame counts, where no later header repeats it."""
-    at = place.walk["settings_offset"]
+    at = place.walk.settings_offset
     if not place.newest or not at:
         return
     try:
@@ -260,7 +260,7 @@ def _judge_settings(place: Place) -> None:
 
 def settings_of(place: Place) -> Settings:
     """The settings that hold at the end of a segment."""
-    data = newest_settings(place.segment, place.walk["settings_offset"])
+    data = newest_settings(place.segment, place.walk.settings_offset)
     return Settings.from_json(data, place.segment.path)
 
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import struct
 from dataclasses import replace
-from typing import Any
 
 from penstock import _core, headers
 from penstock import layout as L
-from penstock._core import FrameScan
+from penstock._core import FrameScan, Walked
 from penstock.errors import Internal, PenstockError
 from penstock.handle import durability
 from penstock.segments import segment
@@ -39,7 +38,7 @@ def write_segment(
     table: bytes = b"",
     source: tuple[Source, Header, int] | None = None,
     roll_to: int | None = None,
-) -> dict[str, Any]:
+) -> Walked:
     """Make the file ``target``, on the device when this returns; the walk over its frames.
 
     ``source`` is where the frames are, under which header, and up to which offset. With ``roll_to``
@@ -90,7 +89,7 @@ def _copy_frames(
         broken.append((scan.out_batch, scan.out_at))
     for start, stop in broken:
         _make_single(fd, start, stop, target)
-    return scan.out_at, scan.out_last, scan.walked()["last_append_ns"]
+    return scan.out_at, scan.out_last, scan.walked().last_append_ns
 
 
 def _copy_long(scan: FrameScan, source: Source, fd: int, target: str) -> None:
@@ -130,14 +129,14 @@ def _make_single(fd: int, start: int, stop: int, target: str) -> None:
         source.close()
 
 
-def _finish(fd: int, header: Header, end: int, rolled: bool, target: str) -> dict[str, Any]:
+def _finish(fd: int, header: Header, end: int, rolled: bool, target: str) -> Walked:
     """Check the frames that were written, then write index, footer and checkpoint for them."""
     source = Source(target)
     try:
         frames = scan_frames(source, header, end, sure=end, head=0, mark=0)
     finally:
         source.close()
-    if frames.holes or frames.walk["offset"] != end or (frames.end == "rolled") != rolled:
+    if frames.holes or frames.walk.offset != end or (frames.end == "rolled") != rolled:
         raise Internal(f"{target}: what was written is not what was read; please report it")
     index = frames.index + (segment.open_block(frames.walk) if rolled else b"")
     files.write_at(fd, index, L.INDEX_OFFSET, target)
@@ -160,15 +159,15 @@ def _slot(header: Header, frames: Frames) -> Slot:
     return replace(
         segment.first_slot(header),
         generation=2,
-        offset=walk["offset"],
-        last_frame=walk["last_frame"],
-        last_seq=walk["next_seq"] - 1,
-        last_append_ns=walk["last_append_ns"],
-        settings_offset=walk["settings_offset"],
-        producer_offset=walk["producer_offset"],
-        index_count=walk["index_count"],
-        event_max_ns=walk["event_max_ns"],
-        monotone=walk["monotone"],
+        offset=walk.offset,
+        last_frame=walk.last_frame,
+        last_seq=walk.next_seq - 1,
+        last_append_ns=walk.last_append_ns,
+        settings_offset=walk.settings_offset,
+        producer_offset=walk.producer_offset,
+        index_count=walk.index_count,
+        event_max_ns=walk.event_max_ns,
+        monotone=walk.monotone,
     )
 
 

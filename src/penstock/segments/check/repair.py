@@ -151,7 +151,7 @@ def _plan(findings: Findings, items: list[_Item], target: str | None) -> Plan:
         steps.append(Step("move", os.path.basename(path), "it cannot be read as a segment"))
     lost = sorted(p.lost for p in findings.all_problems() if p.lost is not None)
     salvaged = sum(
-        i.place.walk["count"] for i in items if i.why and i.place is not None and not i.rename
+        i.place.walk.count for i in items if i.why and i.place is not None and not i.rename
     )
     return Plan(findings.path, target, tuple(steps), tuple(lost), salvaged)
 
@@ -179,7 +179,7 @@ def _design(findings: Findings) -> list[_Item]:
             path=findings.path,
         )
     for place in findings.places:
-        if place.next_base is not None and place.walk["next_seq"] > place.next_base:
+        if place.next_base is not None and place.walk.next_seq > place.next_base:
             raise Corrupt(
                 f"{place.segment.path}: it has events that belong to the next segment, seq "
                 f"{place.next_base}; move the one away that is not right",
@@ -205,7 +205,7 @@ def _item_for(place: Place, before: _Item | None) -> _Item:
     kinds = {p.kind for p in place.problems if p.severity == "damage"} - {"missing"}
     item.rename = kinds == {"name"}
     if kinds:
-        item.why.append(f"its {', '.join(sorted(kinds))} is damaged; {place.walk['count']} events")
+        item.why.append(f"its {', '.join(sorted(kinds))} is damaged; {place.walk.count} events")
     if found.alone:
         item.why.append(f"its header is made from its frames, and {LOST_SETTINGS} are new")
     if item.rename:
@@ -217,7 +217,7 @@ def _item_for(place: Place, before: _Item | None) -> _Item:
     if {"settings", "header"} & kinds:
         item.header = _with_settings(item.header, place, before)
     if before is not None and (timed := _with_times(item.header, before)) != item.header:
-        if place.walk["count"] and timed.prior_append_ns > place.walk["first_append_ns"]:
+        if place.walk.count and timed.prior_append_ns > place.walk.first_append_ns:
             raise Corrupt(
                 f"{found.path}: its events are older than those of the segment before it; move "
                 "the one away that is not right",
@@ -246,10 +246,8 @@ def _of_next_generation(header: Header) -> Header:
 def _is_dense(place: Place) -> bool:
     """Whether the seqs of a segment go up by ones, to where it leads."""
     walk = place.walk
-    wanted = walk["next_seq"] if place.next_base is None else place.next_base
-    return bool(
-        walk["count"] == wanted - place.segment.base == walk["next_seq"] - place.segment.base
-    )
+    wanted = walk.next_seq if place.next_base is None else place.next_base
+    return bool(walk.count == wanted - place.segment.base == walk.next_seq - place.segment.base)
 
 
 def _with_settings(header: Header, place: Place, before: _Item | None) -> Header:
@@ -268,11 +266,11 @@ def _with_times(header: Header, before: _Item) -> Header:
     monotone = before.header.monotone
     if before.place is not None:
         walk = before.place.walk
-        monotone = monotone and walk["monotone"]
-        if walk["count"]:
-            monotone = monotone and walk["event_min_ns"] >= event_max_ns
-        append_ns = max(append_ns, walk["last_append_ns"])
-        event_max_ns = max(event_max_ns, walk["event_max_ns"])
+        monotone = monotone and walk.monotone
+        if walk.count:
+            monotone = monotone and walk.event_min_ns >= event_max_ns
+        append_ns = max(append_ns, walk.last_append_ns)
+        event_max_ns = max(event_max_ns, walk.event_max_ns)
     return replace(
         header,
         prior_append_ns=max(header.prior_append_ns, append_ns),
@@ -287,7 +285,7 @@ def _bridge(items: list[_Item], place: Place) -> None:
     assert last.place is not None and place.segment.header is not None
     base = place.segment.base
     leads_to = last.place.segment.leads_to
-    ends = last.place.walk["next_seq"] if leads_to is None else leads_to
+    ends = last.place.walk.next_seq if leads_to is None else leads_to
     ends = max(ends, last.header.base_seq + 1)
     missing = place.segment.header.number - last.header.number - 1
     missing = min(missing, base - ends, _EMPTY_MAX)
@@ -307,7 +305,7 @@ def _lead(item: _Item, base: int) -> None:
             item.rename = False
             item.why = ["it has to lead to the next segment that is there"]
             item.header = _of_next_generation(item.header)
-        elif item.place.walk["next_seq"] != base and item.header.generation == 0:
+        elif item.place.walk.next_seq != base and item.header.generation == 0:
             item.header = replace(item.header, generation=1)
 
 
@@ -320,9 +318,9 @@ def _empty(before: _Item, place: Place, base: int, following: int) -> _Item:
         number=before.header.number + 1,
         generation=1,
         created_ns=_core.now_ns(),
-        prior_append_ns=max(before.header.prior_append_ns, walk["last_append_ns"]),
-        prior_event_max_ns=max(before.header.prior_event_max_ns, walk["event_max_ns"]),
-        monotone=before.header.monotone and walk["monotone"],
+        prior_append_ns=max(before.header.prior_append_ns, walk.last_append_ns),
+        prior_event_max_ns=max(before.header.prior_event_max_ns, walk.event_max_ns),
+        monotone=before.header.monotone and walk.monotone,
         producers_bytes=0,
         producers_crc=0,
     )
@@ -342,7 +340,7 @@ def _end(findings: Findings, items: list[_Item]) -> None:
         return  # a roll that was begun: the next open finishes it
     if leads_to is None and not rebuilt:
         return
-    first = place.walk["next_seq"] if leads_to is None else leads_to
+    first = place.walk.next_seq if leads_to is None else leads_to
     ends = [p.lost[1] + 1 for p in place.problems if p.lost is not None and p.kind == "end"]
     first = max([first, *ends, newest.header.base_seq + 1])
     after = [p.lost[1] + 1 for p in place.problems if p.lost is not None and p.kind == "missing"]
@@ -366,9 +364,9 @@ def _fresh(before: _Item, place: Place, base: int) -> _Item:
         generation=0,
         created_ns=_core.now_ns(),
         segment_bytes=settings.segment_size,
-        prior_append_ns=max(before.header.prior_append_ns, walk["last_append_ns"]),
-        prior_event_max_ns=max(before.header.prior_event_max_ns, walk["event_max_ns"]),
-        monotone=before.header.monotone and walk["monotone"],
+        prior_append_ns=max(before.header.prior_append_ns, walk.last_append_ns),
+        prior_event_max_ns=max(before.header.prior_event_max_ns, walk.event_max_ns),
+        monotone=before.header.monotone and walk.monotone,
         settings=settings.to_json(),
         producers_bytes=0,
         producers_crc=0,
@@ -416,9 +414,9 @@ def _build(item: _Item, target: str, findings: Findings, fallback: int) -> None:
     header, place = item.header, item.place
     mode = fallback if place is None else R.mode_of(place.segment.path, fallback)
     if place is not None and (item.rename or not item.why):
-        end = place.walk["offset"] if findings.live and place.newest else None
+        end = place.walk.offset if findings.live and place.newest else None
         R.copy_file(place.segment.path, target, mode, header=header, end=end)
-        item.built = (target, header, place.walk["producer_offset"])
+        item.built = (target, header, place.walk.producer_offset)
         return
     table = b""
     if item.new_table:
@@ -440,7 +438,7 @@ def _build(item: _Item, target: str, findings: Findings, fallback: int) -> None:
     finally:
         if source is not None:
             source.close()
-    item.built = (target, header, walk["producer_offset"])
+    item.built = (target, header, walk.producer_offset)
 
 
 def _read(found: Segment, offset: int, nbytes: int) -> bytes:
@@ -513,7 +511,7 @@ def _replace(findings: Findings, items: list[_Item], dir_fd: int) -> None:
         if not item.why:
             assert item.place is not None
             source = item.place.segment.path
-            item.built = (source, item.header, item.place.walk["producer_offset"])
+            item.built = (source, item.header, item.place.walk.producer_offset)
             continue
         new = directory.file(f"next.repair-{item.header.base_seq:020d}.tmp")
         _build(item, new, findings, mode)

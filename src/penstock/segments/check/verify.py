@@ -82,11 +82,11 @@ def verify(directory: Directory, *, progress: Progress | None = None) -> Report:
     return Report(
         path=findings.path,
         segments=len(walks),
-        events=sum(w["count"] for w in walks),
+        events=sum(w.count for w in walks),
         frames=sum(p.frames for p in findings.places),
-        bytes=sum(p.walk["offset"] - _data_offset(p) for p in findings.places),
-        first_seq=next((w["first_seq"] for w in walks if w["count"]), None),
-        last_seq=next((w["last_seq"] for w in reversed(walks) if w["count"]), None),
+        bytes=sum(p.walk.offset - _data_offset(p) for p in findings.places),
+        first_seq=next((w.first_seq for w in walks if w.count), None),
+        last_seq=next((w.last_seq for w in reversed(walks) if w.count), None),
         live=findings.live,
         problems=tuple(findings.all_problems()),
     )
@@ -324,7 +324,7 @@ class _Survey:
         frames, header = found.frames, found.header
         assert frames is not None and header is not None
         if frames.tail is None and (
-            frames.end != "limit" or frames.damaged or frames.walk["offset"] < found.required
+            frames.end != "limit" or frames.damaged or frames.walk.offset < found.required
         ):
             return False
         walk = frames.tail.walk if frames.tail is not None else frames.walk
@@ -333,7 +333,7 @@ class _Survey:
             return False
         return not any(
             s.claims
-            and s.base >= walk["next_seq"]
+            and s.base >= walk.next_seq
             and (s.header is None or s.header.number > header.number)
             for s in later
         )
@@ -348,7 +348,7 @@ class _Survey:
             why = f"it cannot be read as a segment ({without_path(stray)})"
             self._set_aside(stray, why, "move it away, or let repair do it", "damage")
             return
-        if stray.base < walk["next_seq"]:
+        if stray.base < walk.next_seq:
             why, todo = f"it begins inside the segment of seq {end.base}", "move it away"
         else:
             why = f"nothing leads to it: the segment of seq {end.base} has not rolled"
@@ -404,11 +404,11 @@ class _Survey:
             header, next_header = place.segment.header, following.segment.header
             assert header is not None and next_header is not None
             leads_to = place.segment.leads_to
-            if place.walk["next_seq"] > next_header.base_seq:
+            if place.walk.next_seq > next_header.base_seq:
                 place.say(
                     "chain",
                     "damage",
-                    f"it has events up to seq {place.walk['next_seq'] - 1}, and the next segment "
+                    f"it has events up to seq {place.walk.next_seq - 1}, and the next segment "
                     f"begins with {next_header.base_seq}; move the one away that is not right",
                 )
             if leads_to is None:
@@ -455,7 +455,7 @@ class _Survey:
                 "normal",
                 "ends in a roll frame and the next segment is not there yet; the next open for "
                 "writing makes it",
-                offset=newest.walk["last_frame"],
+                offset=newest.walk.last_frame,
                 last_seq=leads_to - 1,
             )
 
