@@ -246,8 +246,23 @@ def live(place: Path) -> dict[str, Callable[[], Any]]:
     }
 
 
+def _misuse_methods(cls: type, rng: random.Random) -> None:
+    """Call the methods that a class has in itself with objects of other types as ``self``."""
+    for name, found in vars(cls).items():
+        if name in NOT_CALLED or name == "__new__":
+            continue
+        call = found if callable(found) else getattr(found, "__get__", None)
+        if call is None or isinstance(found, (classmethod, staticmethod)):
+            continue
+        for it in (None, 1, object(), cls, *_some_odd(rng, 4)):
+            for count in range(4):
+                _attempt(call, it, *_some_odd(rng, count))
+
+
 def _misuse_class(cls: type) -> None:
     rng = random.Random(cls.__qualname__)
+    if cls.__module__ == "penstock._core":
+        _misuse_methods(cls, rng)
     rounds = 6 if cls.__module__ == "penstock._core" else 3
     for it in made(cls, rng):
         if it is not None and it is not LATE:
