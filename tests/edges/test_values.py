@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import array
+import ctypes
 import enum
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -60,6 +62,77 @@ def test_a_number_is_not_a_buffer(log: penstock.Log, number: Any) -> None:
         with pytest.raises(penstock.WrongType, match="must be bytes, got"):
             call()
     assert len(log) == 0
+
+
+class Pointers(ctypes.Structure):
+    """A structure that refers to other memory."""
+
+    _fields_: ClassVar = [("length", ctypes.c_int), ("start", ctypes.c_void_p)]
+
+
+class Words(ctypes.Structure):
+    """A structure with text in it."""
+
+    _fields_: ClassVar = [("length", ctypes.c_int), ("word", ctypes.c_wchar * 4)]
+
+
+TEXTS: Any = np.array(["a", "b"])
+OBJECTS: Any = ctypes.py_object * 1
+BUFFERS_WITHOUT_VALUES: dict[str, Any] = {
+    "array of text": TEXTS,
+    "array.array of text": array.array("u", "ab"),
+    "ctypes text": ctypes.create_unicode_buffer("ab"),
+    "view of text": memoryview(TEXTS),
+    "field of text": np.zeros(2, [("a", "i4"), ("b", "U3")]),
+    "structures of text": (Words * 2)(),
+    "array of objects": np.array([object(), None]),
+    "field of objects": np.zeros(2, [("a", "i4"), ("b", "O")]),
+    "ctypes objects": OBJECTS(5),
+    "pointers": (ctypes.c_void_p * 1)(5),
+    "pointers to bytes": (ctypes.c_char_p * 1)(b"x"),
+    "pointers to text": (ctypes.c_wchar_p * 1)("x"),
+    "structures with pointers": (Pointers * 2)(),
+}
+
+
+@pytest.mark.parametrize("name", BUFFERS_WITHOUT_VALUES)
+def test_a_buffer_of_text_or_addresses_is_not_bytes(log: penstock.Log, name: str) -> None:
+    """A buffer of characters is text, and one of references holds addresses: both are refused."""
+    given = BUFFERS_WITHOUT_VALUES[name]
+    calls: list[Callable[[], Any]] = [
+        lambda: log.append(given),
+        lambda: log.extend([b"", given]),
+        lambda: log.load([given]),
+        lambda: log.append(b"", key=given),
+        lambda: log.append(b"", headers={"a": memoryview(given)}),
+        lambda: log.read(key=given),
+    ]
+    for call in calls:
+        with pytest.raises(penstock.WrongType, match=r"must be bytes, got .* of .*encode it first"):
+            call()
+    assert len(log) == 0
+
+
+def test_a_header_without_dimensions_is_refused(log: penstock.Log) -> None:
+    """A header's value follows the same rule: a buffer without dimensions is one number."""
+    with pytest.raises(penstock.WrongType, match="one number"):
+        log.append(b"", headers={"a": memoryview(b"x").cast("B", ())})
+    assert len(log) == 0
+
+
+def test_buffers_of_numbers_are_bytes(log: penstock.Log) -> None:
+    """Numbers of any width are their bytes; a field may have any name, also that of a type."""
+    numbers: list[Any] = [
+        np.array([1.5, 2.5]),
+        np.array([1 + 2j]),
+        np.zeros(2, [("Ow", "i4"), ("u", "f8")]),
+        array.array("q", [1, 2]),
+        memoryview(b"abcd").cast("I"),
+        (ctypes.c_int * 2)(1, 2),
+    ]
+    for value in numbers:
+        seq = log.append(value)
+        assert log[seq].value == memoryview(value).tobytes()
 
 
 def test_buffers_are_bytes(log: penstock.Log) -> None:

@@ -41,6 +41,7 @@ from libc.string cimport memchr, memcmp, memcpy, memmove, memset, strcmp, strdup
 import datetime as _datetime
 from enum import Enum as _Enum
 import os as _os
+import re as _re
 import sys as _sys
 import threading as _threading
 from types import GenericAlias as _GenericAlias

@@ -540,6 +540,8 @@ cdef bytes pack_headers(object headers, bint users=False):
                 raise WrongType(
                     f"the value of header {name!r} must be bytes or None, got {type(value).__name__}"
                 )
+            if isinstance(value, memoryview):
+                check_items(value, value, value.ndim, f"the value of header {name!r}")
             raw = name.encode()
             data = b"" if value is None else bytes(value)
             if len(raw) + len(data) + 4 > PSK_HEADERS_BYTES_MAX:

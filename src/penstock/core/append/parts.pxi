@@ -140,6 +140,13 @@ cdef int set_time(Parts *p, object time) except -1:
     return 0
 
 
+# In the format of a buffer's items: names of fields, which are not types; characters of text; and
+# references. Z before f, d or g is a complex number.
+cdef object _FIELD_NAMES = _re.compile(":[^:]*:")
+cdef object _TEXT_ITEMS = _re.compile("[uw]")
+cdef object _ADDRESS_ITEMS = _re.compile("[OPz&X]|Z(?![fdg])")
+
+
 cdef object flat(object data, str what):
     """A one-dimensional memoryview of bytes over ``data``."""
     if isinstance(data, (str, Event)) or not PyObject_CheckBuffer(data):
@@ -151,14 +158,30 @@ cdef object flat(object data, str what):
             dimensions = min(dimensions, getattr(data, "ndim", 1))
     except (TypeError, ValueError, BufferError) as error:
         raise WrongType(f"{what} must be a buffer that can be read: {error}") from None
-    if dimensions == 0:
-        raise WrongType(
-            f"{what} must be bytes, got {type(data).__name__}, which is one number and not a buffer of bytes; "
-            "encode it first")
+    check_items(data, view, dimensions, what)
     try:
         return view.cast("B")
     except TypeError as error:
         raise WrongType(f"{what} must be one contiguous buffer: {error}") from None
+
+
+cdef int check_items(object data, object view, Py_ssize_t dimensions, str what) except -1:
+    """Refuse a buffer whose memory means nothing by itself: one number, text, or addresses."""
+    if dimensions == 0:
+        raise WrongType(
+            f"{what} must be bytes, got {type(data).__name__}, which is one number and not a buffer of bytes; "
+            "encode it first")
+    cdef str items = view.format
+    if len(items) == 1 and items in "Bbc":
+        return 0
+    items = _FIELD_NAMES.sub("", items)
+    if _TEXT_ITEMS.search(items):
+        raise WrongType(f"{what} must be bytes, got {type(data).__name__} of text; encode it first")
+    if _ADDRESS_ITEMS.search(items):
+        raise WrongType(
+            f"{what} must be bytes, got {type(data).__name__} of objects or pointers, whose memory holds only "
+            "addresses; encode it first")
+    return 0
 
 
 cdef str hint_for(object data, str what):
