@@ -61,6 +61,11 @@ def check_position(given: Position | None, what: str) -> None:
         to_seq(given, what)
 
 
+def means_oldest(start: Position | None) -> bool:
+    """Whether a start means the oldest event there is, so that nothing before it is missing."""
+    return start is None or (isinstance(start, str) and start == "start")
+
+
 def position(log: Log, given: Position | None, what: str) -> tuple[int, bool]:
     """The seq of a position in a log, and whether it means the oldest event, whichever that is.
 
@@ -69,7 +74,7 @@ def position(log: Log, given: Position | None, what: str) -> tuple[int, bool]:
     """
     check_position(given, what)
     if given is None or isinstance(given, str):
-        return (log._next_seq(), False) if given == "end" else (1, True)
+        return (1, True) if means_oldest(given) else (log._next_seq(), False)
     return max(1, to_seq(given, what)), False
 
 

@@ -109,7 +109,8 @@ def there(log: penstock.Log, bounds: tuple[Any, ...]) -> tuple[int, int]:
     """The part of a range that is still in the log."""
     start, stop = (*bounds, None, None)[:2]
     end = log.last_seq + 1 if stop is None else min(stop, log.last_seq + 1)
-    return max(log.first_seq, start or 1), max(end, log.first_seq)
+    first = 1 if start in (None, "start") else start
+    return max(log.first_seq, first), max(end, log.first_seq)
 
 
 @pytest.mark.parametrize("bounds", [(1,), (0,), (1, 100), (50, 990), (1, None)], ids=str)
@@ -136,10 +137,14 @@ def test_missing_events_are_counted_when_skipped(
     assert reader.skipped == min(log.first_seq, asked) - max(1, bounds[0])
 
 
-@pytest.mark.parametrize("bounds", [(), (None, 100), (None, 990)], ids=str)
+@pytest.mark.parametrize(
+    "bounds",
+    [(), (None, 100), (None, 990), ("start",), ("start", 100), ("start", 990)],
+    ids=str,
+)
 @pytest.mark.parametrize("how", READS)
 def test_no_start_means_the_oldest(log: penstock.Log, how: str, bounds: tuple[Any, ...]) -> None:
-    """Without a start there is no gap: a read begins with the oldest event there is."""
+    """Without a start, or with "start", there is no gap: a read begins with the oldest event."""
     seqs, reader = READS[how](log, bounds, "raise")
     assert seqs == list(range(*there(log, bounds)))
     assert reader.skipped == 0

@@ -19,7 +19,15 @@ from penstock.data.codecs import find as find_codec
 from penstock.data.fields import PREFIX, Fields, arrow_schema, one_array
 from penstock.errors import Gap, Usage, WrongType
 from penstock.event import Buffer
-from penstock.reader import Position, bounds, check_position, key_bytes, tag_bytes, topic_bytes
+from penstock.reader import (
+    Position,
+    bounds,
+    check_position,
+    key_bytes,
+    means_oldest,
+    tag_bytes,
+    topic_bytes,
+)
 from penstock.system.needs import needed
 from penstock.system.needs import pyarrow as _pyarrow
 from penstock.system.parallel import Unwanted, in_order
@@ -154,7 +162,7 @@ class Scan:
             check=self._check,
             on_damage=self._on_damage,
             on_gap=self._on_gap,
-            from_oldest=start is None and first,
+            from_oldest=means_oldest(start) and first,
             to_end=self._whole_end and stop is None,
             topic=self._topic,
             key=self._key,
