@@ -322,6 +322,7 @@ class Log(Handle, Generic[T]):
         else:
             if self._live().get(C_POISONED):
                 raise self._poisoned_error()
+            self._check_there()
             self._sync_soon(now=True)
         return last
 

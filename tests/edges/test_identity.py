@@ -206,6 +206,7 @@ WRITES: dict[str, Callable[[penstock.Log], object]] = {
     "append-long": lambda log: log.append(bytes(40_000)),
     "extend-durable": lambda log: log.extend([b"x", b"y"], durable=True),
     "sync": lambda log: log.sync(),
+    "sync-later": lambda log: log.sync(wait=False),
     "roll": lambda log: log.steward.roll(),
     "load": lambda log: log.load([LONG] * 40),
     "load-little": lambda log: log.load([b"x"]),

@@ -139,6 +139,7 @@ def test_a_ring_that_is_gone(tmp_path: Path, what: str) -> None:
     fails(lambda: [ring.append(b"lost") for _ in range(100_000)], path)
     fails(lambda: ring.append(b"lost", durable=True), path)
     fails(ring.sync, path)
+    fails(lambda: ring.sync(wait=False), path)
     fails(lambda: ring.resize("128KiB"), path)
 
     def child() -> bool:
