@@ -380,7 +380,7 @@ def test_log_behind_a_link(tmp_path: Path) -> None:
     """A log can be opened through a link to its directory; a link to nothing makes none."""
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "real")
-    with pytest.raises(Usage):
+    with pytest.raises(penstock.NoSuchLog):
         penstock.open(link)
     assert not (tmp_path / "real").exists()
     (tmp_path / "real").mkdir()
