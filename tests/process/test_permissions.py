@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import Permission, Usage
+from penstock import Permission
 from tests.support import jobs
 from tests.support.acks import Acks
 from tests.support.attempts import Attempts
