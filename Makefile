@@ -34,13 +34,16 @@ ifneq ($(shell cat .venv/.core 2>/dev/null),$(SWITCHES))
 $(shell rm -f .venv/.core)
 endif
 
-.PHONY: help demo test lint test-portable test-asan bench fuzz storm wheel clean
+.PHONY: help demo check test lint test-portable test-asan bench fuzz storm wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
 demo: .venv/.core  ## a year of flights through logs and Spark into Parquet, and a killed writer
 	@$(PYTHON_IN_VENV) -m examples.demo
+
+check: lint  ## the inner loop: style, types and unit tests, in two to three minutes
+	@$(PYTEST) -q tests/unit
 
 test: lint test-portable  ## everything that must pass before a change is accepted
 	@$(PYTEST)
