@@ -26,7 +26,7 @@ PACKAGE_SOURCES := $(shell find src ! -path '*/__pycache__*' ! -path '*.egg-info
     \( -type d -o -name '*.py' -o -name '*.pyi' -o -name py.typed \))
 
 # An editable build is good for one directory and one set of switches; for others it is made anew.
-SWITCHES := $(foreach switch,PORTABLE SANITIZE FUZZ PROFILE WERROR,$(switch)=$(PENSTOCK_$(switch)))
+SWITCHES := $(foreach switch,POLLING SANITIZE FUZZ PROFILE WERROR,$(switch)=$(PENSTOCK_$(switch)))
 ifneq ($(shell cat .venv/.tools 2>/dev/null),$(CURDIR))
 $(shell touch -c -d @0 .venv/.tools)
 endif
@@ -34,7 +34,7 @@ ifneq ($(shell cat .venv/.core 2>/dev/null),$(SWITCHES))
 $(shell rm -f .venv/.core)
 endif
 
-.PHONY: help demo check test lint test-portable test-asan bench fuzz storm wheel clean
+.PHONY: help demo check test lint test-polling test-asan bench fuzz storm wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -45,7 +45,7 @@ demo: .venv/.core  ## a year of flights through logs and Spark into Parquet, and
 check: lint  ## the inner loop: style, types and unit tests, in two to three minutes
 	@$(PYTEST) -q tests/unit
 
-test: lint test-portable  ## everything that must pass before a change is accepted
+test: lint  ## everything that must pass before a change is accepted
 	@$(PYTEST)
 
 lint: .venv/.core build/.werror  ## style, types, and a compile without warnings
@@ -54,13 +54,13 @@ lint: .venv/.core build/.werror  ## style, types, and a compile without warnings
 	@$(PYTHON_IN_VENV) -m mypy --no-error-summary $(TYPED)
 
 # Only the lock and the waiting differ from the ordinary build; what has to do with neither is tested there.
-PORTABLE_UNITS := arguments control durability following fork frames handles load open producers \
+POLLING_UNITS := arguments control durability following fork frames handles load open producers \
     reading ring ring_holding ring_reading ring_resize ring_writing segments settings stats
 
-test-portable: build/.portable  ## process tests, and units that lock or wait, without futex
-	@echo "testing the portable build…"
-	@PYTHONPATH="$(CURDIR)/build/portable" $(PYTEST) -q -p no:cacheprovider \
-	    tests/process $(wildcard $(PORTABLE_UNITS:%=tests/unit/test_%.py))
+test-polling: build/.polling  ## process tests, and units that lock or wait, without futex
+	@echo "testing the polling build…"
+	@PYTHONPATH="$(CURDIR)/build/polling" $(PYTEST) -q -p no:cacheprovider \
+	    tests/process $(wildcard $(POLLING_UNITS:%=tests/unit/test_%.py))
 
 # A sanitizer's report goes past pytest's capture, or it would die with the process. What asks for too
 # much memory gets none, as without sanitizers, and is not ended for it.
@@ -82,7 +82,7 @@ fuzz: build/.fuzz  ## change logs at random, led by coverage, for FUZZ_SECONDS (
 	@tools/run_fuzzer.sh -max_total_time=$(FUZZ_SECONDS) -timeout=20 -max_len=$(FUZZ_BYTES_MAX) \
 	    -artifact_prefix=build/findings/ $(or $(FUZZ_INPUTS),build/corpus tests/fuzz/corpus)
 
-storm: .venv/.core fuzz  ## the long version of the crash, process and property tests, and fuzzing
+storm: .venv/.core fuzz test-polling  ## the long version of the crash, process and property tests, and fuzzing
 	@PENSTOCK_STORM=1 $(PYTEST) \
 	    $(wildcard tests/crash tests/process tests/property tests/spark tests/unit/test_faults.py)
 
@@ -113,9 +113,9 @@ build/.werror: .venv/.core
 	@PENSTOCK_WERROR=1 $(PYTHON_IN_VENV) setup.py -q build_ext
 	@touch $@
 
-build/.portable: .venv/.core $(PACKAGE_SOURCES) tools/build_variant.sh
-	@echo "building the portable variant…"
-	@PENSTOCK_PORTABLE=1 PENSTOCK_WERROR=1 tools/build_variant.sh portable
+build/.polling: .venv/.core $(PACKAGE_SOURCES) tools/build_variant.sh
+	@echo "building the polling variant…"
+	@PENSTOCK_POLLING=1 PENSTOCK_WERROR=1 tools/build_variant.sh polling
 	@touch $@
 
 build/.asan: .venv/.core $(PACKAGE_SOURCES) tools/build_variant.sh

@@ -8,7 +8,7 @@ Switches, read from the environment (1 = on):
     PENSTOCK_WERROR    a compiler warning is an error
     PENSTOCK_SANITIZE  address and undefined-behaviour sanitizers, assert() alive
     PENSTOCK_FUZZ      the same sanitizers, and coverage that libFuzzer reads; needs clang
-    PENSTOCK_PORTABLE  the fallback that needs no futex: file lock and polling
+    PENSTOCK_POLLING   processes poll instead of sleeping on a futex
     PENSTOCK_PROFILE   debug information beside full optimisation, for callgrind and perf
 """
 
@@ -29,7 +29,7 @@ CORE_C = CORE / "_core.c"
 
 SWITCHES = [
     name
-    for name in ("PORTABLE", "SANITIZE", "FUZZ", "PROFILE", "WERROR")
+    for name in ("POLLING", "SANITIZE", "FUZZ", "PROFILE", "WERROR")
     if os.environ.get(f"PENSTOCK_{name}", "0") not in ("", "0")
 ]
 
@@ -109,8 +109,8 @@ def compile_args() -> list[str]:
     args = ["-O3", "-g0", "-fno-strict-aliasing", "-fvisibility=hidden", "-Wall", "-Wextra"]
     if "WERROR" in SWITCHES:
         args += ["-Werror"]
-    if "PORTABLE" in SWITCHES:
-        args += ["-DPENSTOCK_PORTABLE=1"]
+    if "POLLING" in SWITCHES:
+        args += ["-DPENSTOCK_POLLING=1"]
     if "PROFILE" in SWITCHES:
         args += ["-g"]
     if "SANITIZE" in SWITCHES or "FUZZ" in SWITCHES:

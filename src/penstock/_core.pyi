@@ -15,7 +15,7 @@ _T_co = TypeVar("_T_co", default=Any, covariant=True)
 _MaybeNone: TypeAlias = Any
 _D = TypeVar("_D")
 
-PORTABLE: bool
+POLLING: bool
 CRC_HARDWARE: bool
 LAYOUT: Mapping[str, int]
 _FAIL_NAMES: tuple[str, ...]

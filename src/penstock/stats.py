@@ -49,7 +49,7 @@ class Stats:
     takeovers: int = 0
     rolls: int = 0
     syncs: int = 0
-    lock: str = "portable" if _core.PORTABLE else "futex"
+    lock: str = "polling" if _core.POLLING else "futex"
     spurious: dict[str, str] = field(default_factory=dict)
     ring: Ring | None = None  # what a ring has besides
     background: dict[str, Job] = field(default_factory=dict)

@@ -48,7 +48,7 @@ KINDS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(("kind", "trips"), [("segmented", TRIPS), ("ring", TRIPS // 4)])
 def test_ping_pong(crew: Crew, tmp_path: Path, kind: str, trips: int) -> None:
     """Over many round trips between two processes no wake-up is lost."""
-    if _core.PORTABLE:  # nobody is woken there, and each trip takes longer
+    if _core.POLLING:  # nobody is woken there, and each trip takes longer
         trips //= 20
     there, back = tmp_path / "there", tmp_path / "back"
     with penstock.open(there, **KINDS[kind]) as a, penstock.open(back, **KINDS[kind]) as b:
@@ -94,7 +94,7 @@ def test_every_append_wakes(any_scene: Scene, how: str) -> None:
             assert follower.wait_report("seq") == seq
             overslept += time.monotonic() - began > 0.9 * SLICE
             follower.done()
-    if not _core.PORTABLE:
+    if not _core.POLLING:
         assert overslept <= 2
 
 
@@ -118,7 +118,7 @@ def test_followers_wake_soon(crew: Crew, tmp_path: Path, mode: str) -> None:
     segmented, ring = (seconds_to_wake(crew, tmp_path, kind, mode) for kind in KINDS)
     print(f"{mode}: segmented {segmented * 1e6:.0f} µs, ring {ring * 1e6:.0f} µs")
     # Not a measure of speed, so with much to spare: naps and time slices are longer than this.
-    assert ring < (0.012 if _core.PORTABLE else 0.005)
+    assert ring < (0.012 if _core.POLLING else 0.005)
     assert ring < 10 * segmented + 0.001
 
 

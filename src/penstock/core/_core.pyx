@@ -109,7 +109,7 @@ cdef extern from *:
     PyObject **PySequence_Fast_ITEMS(object o)
 
 cdef extern from "native.h" nogil:
-    const int PSK_IS_PORTABLE
+    const int PSK_IS_POLLING
     enum:
         PSK_PAGE, PSK_FORMAT_VERSION, PSK_TOPIC_BYTES_MAX, PSK_KEY_BYTES_MAX
         PSK_HEADERS_BYTES_MAX, PSK_VALUE_BYTES_MAX
@@ -231,7 +231,7 @@ cdef extern from "threads.h" nogil:
 
 psk_setup()
 
-PORTABLE = bool(PSK_IS_PORTABLE)
+POLLING = bool(PSK_IS_POLLING)
 CRC_HARDWARE = bool(psk_crc_hardware)
 
 # The numbers that this module was compiled with; a test compares them with layout.py.

@@ -33,7 +33,7 @@ cdef void guard_tail(char *words) noexcept nogil:
 cdef int word_wait(char *word, uint32_t seen, int64_t ns) noexcept nogil:
     """Sleep while a shared word is ``seen``, at most ``ns``; 0 if it changed or may have, else errno."""
     cdef int64_t nap_ns = 20000, deadline
-    if not PSK_IS_PORTABLE:
+    if not PSK_IS_POLLING:
         return psk_futex_wait(word, seen, ns)
     deadline = psk_monotonic_ns() + ns
     while psk_load32(word) == seen:
@@ -59,7 +59,7 @@ cdef class Control:
     4. Whoever holds the lock and finds the log suspect, or a reservation left open, repairs first.
     5. To give it up: exchange for 0; if the top bit was set, wake one sleeper.
 
-    The portable build does the same, but looks at the word again and again instead of sleeping on it.
+    The polling build does the same, but looks at the word again and again instead of sleeping on it.
 
     A handle's token is a byte on which it holds a write lock while it lives. Only write locks count:
     whoever may only read the file can take read locks on any byte of it.
@@ -302,7 +302,7 @@ cdef class Control:
         cdef uint32_t seen
         seen = psk_exchange32(words + PSK_C_LOCK, 0)
         psk_fail(FP_UNLOCKED)
-        if PSK_IS_PORTABLE:
+        if PSK_IS_POLLING:
             return  # nobody sleeps on a word there
         if seen & PSK_LOCK_WAITERS:
             psk_futex_wake(words + PSK_C_LOCK, 1)
@@ -478,7 +478,7 @@ cdef class Control:
 
     cdef int wait_change(self, uint32_t seen, int64_t ns, int64_t nap_ns) noexcept nogil:
         """Sleep until the notify word is no longer ``seen``, at most ``ns``."""
-        if PSK_IS_PORTABLE or not self.writable:
+        if PSK_IS_POLLING or not self.writable:
             psk_sleep_ns(nap_ns if nap_ns < ns else ns)
             return 0
         return psk_futex_wait(self.words + PSK_C_NOTIFY, seen, ns)

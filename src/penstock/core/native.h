@@ -40,10 +40,10 @@
 #define PSK_ARM 1
 #endif
 
-#ifdef PENSTOCK_PORTABLE
-#define PSK_IS_PORTABLE 1
+#ifdef PENSTOCK_POLLING
+#define PSK_IS_POLLING 1
 #else
-#define PSK_IS_PORTABLE 0
+#define PSK_IS_POLLING 0
 #endif
 
 #ifndef MADV_POPULATE_READ

@@ -21,7 +21,7 @@ cdef class RingCore(HandleCore):
         with nogil:
             psk_store32(words + PSK_C_ROOM_WAITING, 1)
             psk_full_fence()
-            if PSK_IS_PORTABLE:
+            if PSK_IS_POLLING:
                 psk_sleep_ns(min(left, 500000))
             else:
                 psk_futex_wait(words + PSK_C_ROOM_NOTIFY, seen, left)
