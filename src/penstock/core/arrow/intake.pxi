@@ -289,10 +289,10 @@ cdef uint64_t marks_write(const Columned *c, const Parts *shared, int found, cha
     cdef uint64_t nbytes = 0
     if not found & FOUND_CODEC:
         nbytes = c.codec_len
-        if to != NULL:
+        if to != NULL and nbytes:  # without any, there are no headers to copy from
             memcpy(to, shared.headers, nbytes)
     if not found & FOUND_TAGS:
-        if to != NULL:
+        if to != NULL and c.tags_len:
             memcpy(to + nbytes, shared.headers + c.codec_len, c.tags_len)
         nbytes += c.tags_len
     return nbytes
