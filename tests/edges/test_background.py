@@ -178,6 +178,7 @@ def test_a_failed_sync_is_logged_once_and_kept(
         failing(monkeypatch, "sync_data", lambda *_: True, [errno.EIO])
         log.extend([b"3", b"4"])
         wait_for(lambda: job(log, "sync").failures == 1, "a failed sync")
+        wait_for(lambda: any("syncing in the background" in w for w in warnings(caplog)), "a word")
         for _ in range(3):
             with pytest.raises(penstock.Poisoned):
                 log.sync(wait=False)
