@@ -1,4 +1,4 @@
-# `make demo` and `make test` need nothing but this directory: they set up .venv themselves.
+# `make demo` and `make test` need only this directory: they set up .venv themselves.
 # The first run takes minutes, later ones rebuild only what changed.
 
 SHELL := bash
@@ -8,24 +8,24 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
-# Whatever else the caller's shell has active must not leak into ours.
+# Other environments of the caller's shell must not leak into ours.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PIP_USER PIP_TARGET PIP_PREFIX
 
 PYTHON_IN_VENV := .venv/bin/python
-JOBS ?= $(shell echo $$(( $$(nproc) + 1 )))  # half of the time a test waits for another process
+JOBS ?= $(shell echo $$(( $$(nproc) + 1 )))  # tests spend half of their time waiting for another process
 PYTEST := $(PYTHON_IN_VENV) -m pytest -n $(JOBS) --dist worksteal
 
 FUZZ_SECONDS ?= 60
 FUZZ_BYTES_MAX := 512
 
 TYPED := $(wildcard src tests benchmarks examples tools)
-CORE_SOURCES := pyproject.toml setup.py src/penstock/layout.py \
-    $(shell find src/penstock/core -name '*.pyx' -o -name '*.pxi' -o -name '*.h' ! -name layout.h)
-# Directories are among them because a deleted module must go from the variants as well.
+CORE_SOURCES := pyproject.toml setup.py src/penstock/layout.py src/penstock/tunables.py \
+    $(shell find src/penstock/core -name '*.p[yx][xi]' -o -name '*.h' | grep -v /core/layout)
+# Includes directories, so that a deleted module is removed from the variants too.
 PACKAGE_SOURCES := $(shell find src ! -path '*/__pycache__*' ! -path '*.egg-info*' \
     \( -type d -o -name '*.py' -o -name '*.pyi' -o -name py.typed \))
 
-# An editable build is good for one directory and one set of switches; for others it is made anew.
+# An editable build is valid for one directory and one set of switches; for others it is built again.
 SWITCHES := $(foreach switch,POLLING SANITIZE FUZZ PROFILE WERROR,$(switch)=$(PENSTOCK_$(switch)))
 ifneq ($(shell cat .venv/.tools 2>/dev/null),$(CURDIR))
 $(shell touch -c -d @0 .venv/.tools)
@@ -48,12 +48,13 @@ check: lint  ## the inner loop: style, types and unit tests, in two to three min
 test: lint  ## everything that must pass before a change is accepted
 	@$(PYTEST)
 
-lint: .venv/.core build/.werror  ## style, types, and a compile without warnings
+lint: .venv/.core build/.werror build/.stubs  ## style, spelling, types, and a compile without warnings
 	@$(PYTHON_IN_VENV) -m ruff check -q .
 	@$(PYTHON_IN_VENV) -m ruff format -q --check .
+	@$(PYTHON_IN_VENV) -m codespell_lib
 	@$(PYTHON_IN_VENV) -m mypy --no-error-summary $(TYPED)
 
-# Only the lock and the waiting differ from the ordinary build; what has to do with neither is tested there.
+# Only the lock and the waiting differ from the ordinary build; everything else is tested there.
 POLLING_UNITS := arguments control durability following fork frames handles load open producers \
     reading ring ring_holding ring_reading ring_resize ring_writing segments settings stats
 
@@ -62,21 +63,21 @@ test-polling: build/.polling  ## process tests, and units that lock or wait, wit
 	@PYTHONPATH="$(CURDIR)/build/polling" $(PYTEST) -q -p no:cacheprovider \
 	    tests/process $(wildcard $(POLLING_UNITS:%=tests/unit/test_%.py))
 
-# A sanitizer's report goes past pytest's capture, or it would die with the process. What asks for too
-# much memory gets none, as without sanitizers, and is not ended for it.
+# A sanitizer's report bypasses pytest's capture, or it would be lost with the process. A request for
+# too much memory fails, as without sanitizers, and does not end the process.
 test-asan: build/.asan  ## unit and property tests under the address and UB sanitizers
 	@echo "testing the sanitized build…"
 	@LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
 	    ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 	    PYTHONPATH="$(CURDIR)/build/asan" $(PYTEST) -p no:cacheprovider --capture=sys \
-	    $(wildcard tests/unit tests/property tests/edges)
+	    $(wildcard tests/unit tests/property tests/edges tests/consumers)
 
-bench: .venv/.core  ## measure speed, always beside something else
+bench: .venv/.core  ## measure speed, always compared with something else
 	@$(PYTHON_IN_VENV) -m benchmarks
 
-# What it finds interesting stays in build/corpus, so that the next run goes on from there. An input
-# that breaks something is left in build/findings; its file as FUZZ_INPUTS runs it again.
-fuzz: build/.fuzz  ## change logs at random, led by coverage, for FUZZ_SECONDS (60)
+# Interesting inputs are kept in build/corpus, so that the next run continues from there. An input
+# that breaks something is left in build/findings; pass its file as FUZZ_INPUTS to run it again.
+fuzz: build/.fuzz  ## change logs at random, guided by coverage, for FUZZ_SECONDS (60)
 	@echo "fuzzing for $(FUZZ_SECONDS) seconds…"
 	@mkdir -p build/corpus build/findings
 	@tools/run_fuzzer.sh -max_total_time=$(FUZZ_SECONDS) -timeout=20 -max_len=$(FUZZ_BYTES_MAX) \
@@ -84,7 +85,7 @@ fuzz: build/.fuzz  ## change logs at random, led by coverage, for FUZZ_SECONDS (
 
 storm: .venv/.core fuzz test-polling  ## the long version of the crash, process and property tests, and fuzzing
 	@PENSTOCK_STORM=1 $(PYTEST) \
-	    $(wildcard tests/crash tests/process tests/property tests/spark tests/unit/test_faults.py)
+	    $(wildcard tests/crash tests/process tests/property tests/consumers tests/spark tests/unit/test_faults.py)
 
 wheel: .venv/.core  ## build dist/*.whl and prove that it works without a compiler
 	@echo "building the wheel…"
@@ -94,7 +95,7 @@ wheel: .venv/.core  ## build dist/*.whl and prove that it works without a compil
 	@$(PYTHON_IN_VENV) tools/check_wheel.py dist/*.whl
 
 clean:  ## remove everything that make has made
-	@rm -rf .venv build dist src/*.egg-info src/penstock/core/_core.c src/penstock/core/layout.h \
+	@rm -rf .venv build dist src/*.egg-info src/penstock/core/_core.c src/penstock/core/layout.* \
 	    src/penstock/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -name __pycache__ -prune -exec rm -rf {} +
 
@@ -113,6 +114,13 @@ build/.werror: .venv/.core
 	@PENSTOCK_WERROR=1 $(PYTHON_IN_VENV) setup.py -q build_ext
 	@touch $@
 
+# It takes seconds, so it runs only when one of the two has changed.
+build/.stubs: .venv/.core src/penstock/_core.pyi tools/stubtest_allowlist.txt
+	@echo "comparing the stub with the compiled core…"
+	@$(PYTHON_IN_VENV) -m mypy.stubtest --concise penstock._core --ignore-disjoint-bases \
+	    --allowlist tools/stubtest_allowlist.txt >build/stubs.log || { cat build/stubs.log >&2; exit 1; }
+	@touch $@
+
 build/.polling: .venv/.core $(PACKAGE_SOURCES) tools/build_variant.sh
 	@echo "building the polling variant…"
 	@PENSTOCK_POLLING=1 PENSTOCK_WERROR=1 tools/build_variant.sh polling
@@ -125,6 +133,6 @@ build/.asan: .venv/.core $(PACKAGE_SOURCES) tools/build_variant.sh
 
 build/.fuzz: .venv/.core $(PACKAGE_SOURCES) tools/build_variant.sh tools/install_fuzzer.sh
 	@tools/install_fuzzer.sh
-	@echo "building the variant that a fuzzer can see into…"
+	@echo "building the variant for the fuzzer…"
 	@CC=clang PENSTOCK_FUZZ=1 tools/build_variant.sh fuzz
 	@touch $@

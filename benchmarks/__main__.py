@@ -10,13 +10,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks import (
+    aio,
     append,
     arrow,
     codecs,
+    consumers,
     durable,
+    imports,
     instructions,
     latency,
     memory,
+    merge,
     open,
     processes,
     read,
@@ -42,7 +46,11 @@ BENCHMARKS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "writers": processes.writers,
     "round-trip": latency.round_trip,
     "tail": latency.tail,
+    "merge": merge.merge,
+    "async-idle": aio.idle,
+    "async-wake-up": aio.wake_up,
     "open": open.opening,
+    "import": imports.imports,
     "memory": memory.memory,
     "syscalls": syscalls.syscalls,
     "durable": durable.durable,
@@ -51,6 +59,9 @@ BENCHMARKS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "recovery": recovery.recovery,
     "verify": verify.verify,
     "ring": ring.ring,
+    "commit": consumers.commit,
+    "consume": consumers.batches,
+    "wake-up": consumers.wake_up,
     "scan": arrow.scan,
     "select": arrow.select,
     "extend-arrow": arrow.extend_arrow,
@@ -66,7 +77,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Iterator[Row]]] = {
 
 
 def arguments() -> argparse.Namespace:
-    """What the caller wants."""
+    """The command line's arguments."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", help="benchmarks to run; all of them if none is named")
     parser.add_argument("--list", action="store_true", help="list the benchmarks and stop")
@@ -77,12 +88,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a bar is missed")
     wanted = parser.parse_args()
     if unknown := [name for name in wanted.names if name not in BENCHMARKS]:
-        parser.error(f"there is no {unknown[0]!r}; there are {', '.join(BENCHMARKS)}")
+        parser.error(f"names must be some of {', '.join(BENCHMARKS)}, got {unknown[0]!r}")
     return wanted
 
 
 def work_below(chosen: Path | None) -> Path:
-    """The chosen directory, else the first temporary one that lies on a disk."""
+    """The chosen directory, else the first temporary one on a disk."""
     if chosen is not None:
         chosen.mkdir(parents=True, exist_ok=True)
         return chosen.resolve()
@@ -94,9 +105,9 @@ def work_below(chosen: Path | None) -> Path:
 
 
 def run(bench: Bench, names: list[str], loads: list[float]) -> list[Row]:
-    """Run them one after the other; one that fails leaves a row that says so.
+    """Run them one after the other; a failure becomes a row that says so.
 
-    ``loads`` gets the load average after each, which tells how much else the machine had to do.
+    ``loads`` gets the load average after each, which shows how busy the machine was otherwise.
     """
     rows: list[Row] = []
     for name in names:
@@ -111,7 +122,7 @@ def run(bench: Bench, names: list[str], loads: list[float]) -> list[Row]:
 
 
 def main() -> int:
-    """Run what was asked for; 0, or 1 if something failed or, with --strict, missed its bar."""
+    """Run the chosen benchmarks; 0, or 1 if one failed or, with --strict, missed its bar."""
     wanted = arguments()
     if wanted.list:
         for name, function in BENCHMARKS.items():

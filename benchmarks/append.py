@@ -1,4 +1,4 @@
-"""Appending from one process: one call per event, and whole batches, beside LMDB."""
+"""Appending from one process: one call per event, and batches, beside LMDB."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def extend(bench: Bench) -> Iterator[Row]:
 
 
 def entries(bench: Bench) -> Iterator[Row]:
-    """Entries with a key and a topic each, beside as many single appends with the same."""
+    """Entries with a key and a topic each, beside the same number of single appends."""
     count = bench.pick(300_000, 60_000)
     objects = [{"id": i, "user": f"user-{i % 97}", "total": i / 8} for i in range(BATCH)]
     for codec, values in (("bytes", some_values(BATCH)), ("json", objects)):
@@ -153,7 +153,7 @@ def _entries(bench: Bench, codec: str, values: Sequence[Any], count: int) -> Row
 
 
 def producers(bench: Bench) -> Iterator[Row]:
-    """Appends that are made once however often they are repeated, beside plain ones."""
+    """Appends with a producer, which makes a repeat a no-op, beside plain ones."""
     count = bench.pick(300_000, 60_000)
     values = some_values(1000) * (count // 1000)
 
@@ -182,7 +182,7 @@ def producers(bench: Bench) -> Iterator[Row]:
 
 
 def given_back(bench: Bench) -> Iterator[Row]:
-    """Events of one log appended to another, beside the same with values alone."""
+    """Events of one log appended to another, beside the same with values only."""
     count = bench.pick(500_000, 100_000)
 
     def side(source: penstock.Log, target: penstock.Log, *, whole: bool) -> float:

@@ -1,6 +1,6 @@
 """Arrow: scans into columns, beside single events and Parquet; columns into a log, beside a list.
 
-As a program: the process that goes through a log in batches and watches its memory.
+As a program: the process that reads a log in batches and watches its memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from benchmarks.peers import fill_log
 COLUMNS = ["topic", "key", "value", "seq", "time"]
 WARM = "warm: both were read once before"
 FRAME_BYTES = 144
-SHARE = 100  # a selective scan keeps one row of so many
+SHARE = 100  # a selective scan keeps one row in this many
 
 
 def _fill(log: penstock.Log, count: int) -> None:
@@ -57,7 +57,7 @@ def _rate(count: int, work: Callable[[], object]) -> Callable[[], float]:
         began = perf_counter()
         made = work()
         seconds = perf_counter() - began
-        del made  # what was made is given back after the clock
+        del made  # what was made is freed after the clock has stopped
         return count / seconds
 
     return run
@@ -113,8 +113,8 @@ def extend_arrow(bench: Bench) -> Iterator[Row]:
 
 def _extend_arrow(bench: Bench, rows: int) -> Row:
     batches = bench.pick(2_000_000, 400_000) // rows
-    # No object comes twice: a list that the last call has left in the cache is not what anybody
-    # appends.
+    # No object comes twice: real programs do not append a list that the last call has left in
+    # the cache.
     lists = [some_values(rows) for _ in range(batches)]
     arrays = [pa.array(values, pa.binary()) for values in lists]
 
@@ -164,7 +164,7 @@ def select(bench: Bench) -> Iterator[Row]:
 
 
 def stream_memory(bench: Bench) -> Iterator[Row]:
-    """Peak memory of a process that goes through a log by to_batches()."""
+    """Peak memory of a process that reads a log with to_batches()."""
     peaks = []
     for nbytes in (10_000_000, bench.pick(2_000_000_000, 300_000_000)):
         with bench.scratch() as path:
@@ -192,7 +192,7 @@ def stream_memory(bench: Bench) -> Iterator[Row]:
 
 
 def _stream(path: Path) -> None:
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak of whoever started this
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak of the parent
     rows = 0
     with penstock.open(path, mode="r") as log:
         for batch in log.scan(columns=COLUMNS).to_batches():

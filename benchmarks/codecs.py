@@ -1,4 +1,4 @@
-"""Objects in a log of JSON, beside msgspec and a log of bytes each doing their part alone."""
+"""Objects in a log of JSON, beside msgspec and a log of bytes, each doing its part alone."""
 
 from __future__ import annotations
 

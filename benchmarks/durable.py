@@ -34,12 +34,12 @@ PAGES = "cold: a fresh log and a fresh file each round"
 
 
 def per_s(rate: float) -> str:
-    """A rate, for people."""
+    """A rate as text."""
     return f"{rate:.0f} /s"
 
 
 def durable(bench: Bench) -> Iterator[Row]:
-    """One process that waits for the device at each append."""
+    """One process that waits for the disk at each append."""
     count = bench.pick(3000, 500)
     value = some_values(1)[0]
 
@@ -92,7 +92,7 @@ def _write_and_sync(path: Path, count: int, allocate: int) -> float:
 
 
 def group_commit(bench: Bench) -> Iterator[Row]:
-    """Eight processes that share their syncs, beside one that has them to itself."""
+    """Eight processes that share their syncs, beside a single one."""
     seconds = 0.7 if bench.quick else 2.0
     yield take_turns(
         bench,
@@ -123,7 +123,7 @@ def _run(bench: Bench, count: int, seconds: float) -> float:
 
 
 def periodic(bench: Bench) -> Iterator[Row]:
-    """Appends while a thread syncs every 100 ms, beside appends that nobody syncs."""
+    """Appends while a thread syncs every 100 ms, beside appends without syncs."""
     count = bench.pick(2_000_000, 400_000)
     values = some_values(1000) * (count // 1000)
 

@@ -1,6 +1,6 @@
-"""What every benchmark shares: rounds of two sides in turn, rows of results, child processes.
+"""Shared by all benchmarks: rounds of two sides in turn, rows of results, child processes.
 
-A figure is never taken alone. Both sides run in the same round, A B A B, and what is reported is
+A figure is never taken alone. Both sides run in the same round, A B A B, and the result is
 the median of the rounds' ratios, so that a machine that slows down slows both.
 """
 
@@ -30,14 +30,14 @@ Verdict = Literal["ok", "aim reached", "BELOW BAR", "info", "skipped", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """One run: where to work, how long to measure, whom to tell."""
+    """One run: where to work, how long to measure, how to report."""
 
     directory: Path
     quick: bool = False
 
     @property
     def rounds(self) -> int:
-        """How often both sides take their turn."""
+        """The number of turns of each side."""
         return 3 if self.quick else 7
 
     def pick(self, full: int, quick: int) -> int:
@@ -45,12 +45,12 @@ class Bench:
         return quick if self.quick else full
 
     def say(self, text: str) -> None:
-        """Report progress, apart from the results."""
+        """Report progress, separately from the results."""
         print(f"  {text}", file=sys.stderr, flush=True)
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
-        """A directory of its own that goes away whatever happens."""
+        """A temporary directory that is always deleted."""
         path = Path(tempfile.mkdtemp(prefix="bench-", dir=self.directory))
         try:
             yield path
@@ -60,7 +60,7 @@ class Bench:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One result: what was done, how it compares, and what it ought to be."""
+    """One result: what was done, how it compares, and what it should be."""
 
     work: str
     beside: str
@@ -80,7 +80,7 @@ class Row:
 
     @property
     def verdict(self) -> Verdict:
-        """How the value stands to bar and aim."""
+        """Compare the value with bar and aim."""
         if self.problem is not None or self.value is None:
             return self.problem or "failed"
         if self.bar is None:
@@ -106,7 +106,7 @@ class Pairs:
 
     @property
     def ratios(self) -> list[float]:
-        """Ours to theirs, each round for itself."""
+        """The ratio of ours to theirs in each round."""
         return [a / b for a, b in zip(self.ours, self.theirs, strict=True)]
 
     def row(self, work: str, beside: str, show: Callable[[float], str], **rest: Any) -> Row:
@@ -139,10 +139,10 @@ def take_turns(bench: Bench, what: str, ours: Side, theirs: Side) -> Pairs:
 
 
 def claim_memory(bench: Bench) -> None:
-    """Touch as much memory as a turn may need, and free it again.
+    """Touch as much memory as a turn may need, and free it.
 
-    The host of a virtual machine may have taken back memory that lay free. Whoever touches it first
-    then waits for the host, five times as long as for the page itself; neither side should.
+    The host of a virtual machine may have taken back free memory. The first access then waits for
+    the host, five times as long as for the page itself; neither side should wait.
     """
     with mmap.mmap(-1, bench.pick(1 << 30, 512 << 20)) as area:
         for at in range(0, len(area), mmap.PAGESIZE):
@@ -151,7 +151,7 @@ def claim_memory(bench: Bench) -> None:
 
 @contextmanager
 def no_gc() -> Iterator[None]:
-    """Keep the cyclic garbage collector out of what is timed; both sides run under this."""
+    """Disable the cyclic garbage collector while the clock runs, for both sides."""
     gc.collect()
     gc.disable()
     try:
@@ -167,27 +167,27 @@ def some_values(count: int, nbytes: int = VALUE_BYTES) -> list[bytes]:
 
 
 def million_per_s(rate: float) -> str:
-    """A rate in events a second, for people."""
+    """A rate in events a second, as text."""
     return f"{rate / 1e6:.2f} M/s"
 
 
 def gib_per_s(rate: float) -> str:
-    """A rate in bytes a second, for people."""
+    """A rate in bytes a second, as text."""
     return f"{rate / 2**30:.2f} GiB/s"
 
 
 def microseconds(ns: float) -> str:
-    """A duration given in nanoseconds, for people."""
+    """A duration given in nanoseconds, as text."""
     return f"{ns / 1e3:.2f} µs"
 
 
 def percentile(ordered: Sequence[int], share: float) -> int:
-    """The value below which ``share`` of ``ordered`` lies."""
+    """The value below which ``share`` of ``ordered`` is."""
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
 def own_bytes(file: str, field: str) -> int:
-    """What a file of /proc/self says about this process's memory."""
+    """A field of a file of /proc/self about this process's memory."""
     for line in Path("/proc/self", file).read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
@@ -195,7 +195,7 @@ def own_bytes(file: str, field: str) -> int:
 
 
 def command(module: str, *arguments: object) -> list[str]:
-    """The command line that runs one of these modules by itself."""
+    """The command line that runs one of these modules alone."""
     return [sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)]
 
 
@@ -204,7 +204,7 @@ class ToolRefused(Exception):
 
 
 def run_under(tool: Sequence[str], module: str, *arguments: object) -> str:
-    """Run one of these modules to its end under a tool; what was written to stderr.
+    """Run one of these modules to its end under a tool; returns what it wrote to stderr.
 
     A program that fails is an error. Only a tool that cannot do its work is `ToolRefused`.
     """
@@ -225,7 +225,7 @@ def run_under(tool: Sequence[str], module: str, *arguments: object) -> str:
 def child(module: str, *arguments: object, fds: Sequence[int] = ()) -> Iterator[Child]:
     """One of these modules as a process with pipes; killed at the end if it still runs.
 
-    It has a session of its own, so that Ctrl-C reaches it only through us.
+    It has a separate session, so that Ctrl-C reaches it only through the parent.
     """
     process = subprocess.Popen(
         command(module, *arguments),
@@ -245,7 +245,7 @@ def child(module: str, *arguments: object, fds: Sequence[int] = ()) -> Iterator[
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A child process that is spoken to by lines and answers in lines of JSON."""
+    """A child process that reads lines and answers in lines of JSON."""
 
     process: subprocess.Popen[str]
 

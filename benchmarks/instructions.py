@@ -1,6 +1,6 @@
 """Instructions of one append and one read, counted by callgrind, beside LMDB's.
 
-As a program: a process that does one of the four things so many times. Two runs of different length
+As a program: a process that does one of four things many times. Two runs of different length
 are compared, so that starting and stopping cancel out; the Python loop itself stays in.
 """
 
@@ -63,7 +63,7 @@ def _per_event(bench: Bench, valgrind: str, side: str, task: str) -> float:
 
 
 def _run(side: str, task: str, count: int, path: Path) -> None:
-    """Reading always fills MANY events first, so that only the reading differs."""
+    """Reading always fills MANY events first, so that only the number of reads differs."""
     values = some_values(1) * MANY
     if side == "log":
         with penstock.open(path / "log") as log:

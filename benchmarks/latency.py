@@ -1,6 +1,6 @@
 """How long one thing takes: a round trip between two processes, and the tail of append.
 
-As a program: the partner that sends back what it gets, over two logs or over two pipes.
+As a program: the partner that returns what it gets, over two logs or over two pipes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WARM_UP = 200
 
 
 def round_trip(bench: Bench) -> Iterator[Row]:
-    """There and back over two logs, beside there and back over two pipes."""
+    """Round trips over two logs, beside round trips over two pipes."""
     trips = bench.pick(10_000, 2_000)
     value = some_values(1)[0]
 
@@ -95,10 +95,10 @@ def _each_timed(call: Callable[[bytes], object], value: bytes) -> array[int]:
 
 
 def tail(bench: Bench) -> Iterator[Row]:
-    """Each append timed by itself, over at least three rolls of 64 MiB segments.
+    """Each append timed separately, over at least three rolls of 64 MiB segments.
 
-    Beside it the same loop with a call that takes as long and touches nothing: what the machine
-    does to whatever runs on it.
+    Beside it the same loop with a call that takes as long and touches nothing: the delays that the
+    machine itself causes.
     """
     value = some_values(1)[0]
     quiet = bytes(150).count

@@ -1,6 +1,6 @@
 """Private memory while a large log is read, beside the size of that log.
 
-As a program: the process that reads it and watches itself.
+As a program: the process that reads it and watches its memory.
 """
 
 from __future__ import annotations

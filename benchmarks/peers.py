@@ -1,4 +1,4 @@
-"""The other side of the comparisons with LMDB, set up as fast as it can go without syncing."""
+"""The other side of the comparisons with LMDB, set up to be as fast as possible without syncing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAP_BYTES = 16 << 30
 
 @contextmanager
 def open_lmdb(path: Path) -> Iterator[lmdb.Environment]:
-    """An environment that never waits for the device, and writes through its map."""
+    """An environment that never waits for the disk, and writes through its map."""
     with lmdb.open(
         str(path), map_size=MAP_BYTES, sync=False, metasync=False, writemap=True
     ) as environment:

@@ -1,6 +1,6 @@
 """Several writing processes on one log, beside one; and how evenly they share it.
 
-As a program: a writer that counts its appends within a window of time that it is told.
+As a program: a writer that counts its appends within a given window of time.
 """
 
 from __future__ import annotations

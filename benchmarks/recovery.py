@@ -1,6 +1,6 @@
 """Opening a log after its writer was killed, beside sqlite3 recovering a WAL with the same rows.
 
-As a program: appends, or inserts, that many events, says so, and waits to be killed.
+As a program: appends or inserts a number of events, reports it, and waits to be killed.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from benchmarks.harness import Bench, Row, answer, child, some_values, take_turn
 
 UNSYNCED_BYTES = 64 << 20
 FRAME_BYTES = 144
-SMALL, LARGE = 64, 1024  # MiB of log that was there, synced, before
+SMALL, LARGE = 64, 1024  # MiB of log that were there before, synced
 
 
 def milliseconds(seconds: float) -> str:
-    """A duration, for people."""
+    """A duration as text."""
     return f"{seconds * 1e3:.2f} ms"
 
 
 def recovery(bench: Bench) -> Iterator[Row]:
-    """Kill a writer that has synced nothing of its last 64 MiB; open what it leaves."""
+    """Kill a writer that has synced nothing of its last 64 MiB; open its log."""
     count = bench.pick(UNSYNCED_BYTES, UNSYNCED_BYTES // 8) // FRAME_BYTES
 
     def after(kind: str, open_it: Callable[[Path], float], *, forget: bool = False) -> float:

@@ -1,4 +1,4 @@
-"""What a run leaves behind: a table for people, JSON for tools, and the machine it came from."""
+"""The results of a run: a table to read, JSON for tools, and a description of the machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchmarks.harness import Row
 
 
 def machine(directory: Path) -> dict[str, Any]:
-    """The processor, the kernel, the file system that was worked on."""
+    """The processor, the kernel, the file system of the working directory."""
     return {
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
@@ -28,7 +28,7 @@ def machine(directory: Path) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of everything that takes part."""
+    """The versions of all software that takes part."""
     library = ".".join(map(str, lmdb.version()))
     return {
         "python": platform.python_version(),
@@ -65,7 +65,7 @@ def file_system(directory: Path) -> str:
 
 
 def number(value: float | None, unit: str) -> str:
-    """A value with as many digits as it deserves."""
+    """A value with a sensible number of digits."""
     if value is None:
         return "-"
     digits = 4 if unit == "calls" else 1 if value >= 100 else 2
@@ -82,14 +82,14 @@ def mark(row: Row) -> str:
 
 
 def spread(row: Row) -> str:
-    """The least and the greatest of the rounds."""
+    """The lowest and the highest of the rounds."""
     if row.low is None or row.high is None:
         return "-"
     return f"{row.low:.2f}..{row.high:.2f}"
 
 
 def print_table(rows: list[Row]) -> None:
-    """The rows, aligned; what each is compared with stands below it."""
+    """The rows, aligned; what each is compared with is below it."""
     head = ("work", "ours", "beside", "ratio", "range", "bar", "verdict")
     lines = [
         (r.work, r.ours, r.theirs, number(r.value, r.unit), spread(r), mark(r), r.verdict)

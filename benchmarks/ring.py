@@ -15,7 +15,7 @@ BATCH = 10_000
 def ring(bench: Bench) -> Iterator[Row]:
     """Appends, reads and scans of a ring beside those of a segmented log."""
     count = bench.pick(1_000_000, 200_000)
-    kept = bench.pick(400_000, 100_000)  # what a ring of that size is sure to hold
+    kept = bench.pick(400_000, 100_000)  # what a ring of that size can hold for sure
     values = some_values(1000) * (count // 1000)
 
     def fresh(work: Callable[[penstock.Log], float], size: str | None) -> Callable[[], float]:

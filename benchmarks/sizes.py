@@ -27,7 +27,7 @@ def _one_size(bench: Bench, nbytes: int) -> Iterator[Row]:
 
     with mmap.mmap(-1, total) as area:
         for at in range(0, total, mmap.PAGESIZE):
-            area[at] = 1  # no page fault is left for the timed copies
+            area[at] = 1  # the timed copies cause no page faults
 
         def append() -> float:
             with bench.scratch() as path, penstock.open(path / "log") as log:

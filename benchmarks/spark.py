@@ -33,8 +33,8 @@ COLUMNS = "topic,offset,value"
 TOPICS = ["clicks", "orders", "views"]
 QUESTION = ["count(*)", "sum(length(value))", "max(offset)"]
 NOT_SYNCED = "into Parquet, default compression, not synced"
-WARM_UPS = 3  # of both sides, behind which Java has compiled what matters
-BATCHES = 10  # of a stream, whose median counts
+WARM_UPS = 3  # of both sides, after which Java has compiled the important code
+BATCHES = 10  # of a stream; the median is used
 
 
 @cache
@@ -42,7 +42,7 @@ def session() -> SparkSession:
     """The Spark of this process."""
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = str(ROOT)  # where workers find the row-by-row source
+    os.environ["PYTHONPATH"] = str(ROOT)  # workers find the row-by-row source there
     from pyspark.sql import SparkSession
 
     spark = (
@@ -76,7 +76,7 @@ def fill(path: Path, count: int) -> None:
 
 
 class RowByRow(DataSource):
-    """What a Python source looks like that yields one tuple for each event."""
+    """A Python source that yields one tuple for each event."""
 
     @classmethod
     def name(cls) -> str:
@@ -84,7 +84,7 @@ class RowByRow(DataSource):
         return "row-by-row"
 
     def schema(self) -> str:
-        """The same columns as ours are asked for."""
+        """The same columns that our source is asked for."""
         if "columns" in self.options:
             return "topic string, offset long, value binary"
         return (
@@ -99,7 +99,7 @@ class RowByRow(DataSource):
 
 
 class _Rows(DataSourceReader):
-    """All columns that the source has if one asks for nothing else."""
+    """All columns that the source has by default."""
 
     def __init__(self, path: str, splits: int) -> None:
         self._path = path
@@ -203,7 +203,7 @@ def _counts(bench: Bench, log: Path, count: int) -> Iterator[Row]:
 
 
 def _warm_turns(bench: Bench, what: str, ours: Side, theirs: Side) -> Pairs:
-    """Both sides in turn, when Java has compiled them."""
+    """Both sides in turn, after Java has compiled them."""
     for _ in range(WARM_UPS):
         ours(), theirs()
     return take_turns(bench, what, ours, theirs)
@@ -244,7 +244,7 @@ def stream(bench: Bench) -> Iterator[Row]:
             query.awaitTermination()
             [batch] = [p for p in query.recentProgress if p["numInputRows"]]
             if batch["numInputRows"] != count:
-                raise RuntimeError("it was not one batch")
+                raise RuntimeError("there must be one batch")
             return float(count / (batch["durationMs"]["triggerExecution"] / 1000))
 
         as_table = _rate(count, lambda: _noop(_load(path / "log")))
@@ -354,7 +354,7 @@ def sink(bench: Bench) -> Iterator[Row]:
 
 @contextmanager
 def _tuned() -> Iterator[None]:
-    """The session with the settings that docs/spark.md advises, meanwhile."""
+    """Use the settings that docs/spark.md advises for the length of the block."""
     chosen = penstock.spark.tune(session())
     try:
         yield
@@ -364,7 +364,7 @@ def _tuned() -> Iterator[None]:
 
 
 def memory(bench: Bench) -> Iterator[Row]:
-    """The largest Python worker while Spark goes through a log."""
+    """The largest Python worker while Spark reads a log."""
     peaks = []
     for count in (100_000, bench.pick(14_000_000, 2_000_000)):
         with bench.scratch() as path:
@@ -389,7 +389,7 @@ def memory(bench: Bench) -> Iterator[Row]:
 
 @contextmanager
 def _watched() -> Iterator[list[int]]:
-    """The peak of the largest Python worker of this process's Spark, meanwhile."""
+    """Measure the peak of the largest Python worker of this process's Spark during the block."""
     peak = [0]
     done = threading.Event()
 

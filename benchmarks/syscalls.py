@@ -1,6 +1,6 @@
 """System calls per append, counted by strace, in all threads of the process.
 
-As a program: a process that appends so many events. Two runs of different length are compared, so
+As a program: a process that appends some events. Two runs of different length are compared, so
 that starting and stopping cancel out.
 """
 
@@ -19,7 +19,7 @@ BESIDE = "the appends of the same run"
 
 
 def syscalls(bench: Bench) -> Iterator[Row]:
-    """How many more calls a longer run makes, per append that it has more."""
+    """The additional calls of a longer run, per additional append."""
     strace = shutil.which("strace")
     if strace is None:
         yield Row(WORK, BESIDE, problem="skipped", note="strace is not installed")

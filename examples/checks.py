@@ -1,7 +1,7 @@
-"""What the demo checks at the end, by other means than those that made the results.
+"""The final checks of the demo, by other means than those that made the results.
 
 The flights come from the file again, the logs are read with Penstock, the lake and the delays with
-pyarrow: Spark has no part in it.
+pyarrow: Spark is not used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from examples import flights
 
 @dataclass(frozen=True)
 class Check:
-    """A number that was found, and what it must be."""
+    """A number that was found, and the number that it must be."""
 
     what: str
     found: int
@@ -29,7 +29,7 @@ class Check:
 
     @property
     def good(self) -> bool:
-        """Whether it is what it must be."""
+        """Whether both are equal."""
         return self.found == self.wanted
 
 
@@ -64,7 +64,7 @@ def checks(
 
 
 def read_lake(path: Path) -> pa.Table:
-    """The lake as anybody reads it: a directory of Parquet files."""
+    """The lake as any reader sees it: a directory of Parquet files."""
     return pyarrow.dataset.dataset(path, partitioning="hive").to_table()
 
 
@@ -73,7 +73,7 @@ def _rows_below(path: Path) -> int:
 
 
 def count_twice(table: pa.Table, names: list[str]) -> int:
-    """Rows that have the same values in these columns as another one."""
+    """The number of rows that have the same values in these columns as another row."""
     return int(table.num_rows - table.group_by(names).aggregate([]).num_rows)
 
 
@@ -101,7 +101,7 @@ def _comparable(table: pa.Table) -> pa.Table:
 
 
 def without_nulls(table: pa.Table) -> pa.Table:
-    """The table with something else in place of nulls, which a join takes to equal nothing."""
+    """The table with other values instead of nulls, which a join considers equal to nothing."""
     instead = {True: "none", False: -9999}
     for n, name in enumerate(table.column_names):
         if table[name].null_count:

@@ -3,10 +3,10 @@
     python -m examples.demo [--dir PATH] [--flights N]
 
 The 336 776 flights that left New York in 2013 are events here. Four writers append them to two
-logs at full speed; one of them is killed with SIGKILL half-way and replaced by another, which goes
-on where it stopped. Meanwhile Spark takes them from the logs, each exactly once, into a directory
-of Parquet files, and into a table of delays by airport and hour. At the end everything is counted
-again by other means, and must agree.
+logs at full speed; one of them is killed with SIGKILL half-way and replaced by another, which
+continues where it stopped. Meanwhile Spark reads them from the logs, each exactly once, into a
+directory of Parquet files, and into a table of delays by airport and hour. At the end everything
+is counted again by other means, and must agree.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 VICTIM = 2
-MARK = ".penstock-demo"  # tells a directory that a demo made from one that it must not delete
+MARK = ".penstock-demo"  # marks a directory that a demo made and may delete
 
 
 class Display:
@@ -45,7 +45,7 @@ class Display:
         self._shown = 0.0
 
     def show(self, line: str) -> None:
-        """Tell how far it has come."""
+        """Show the progress."""
         now = time.monotonic()
         if self._live:
             print(f"\r\033[K{line[: shutil.get_terminal_size().columns - 1]}", end="", flush=True)
@@ -54,13 +54,13 @@ class Display:
             self._shown = now
 
     def say(self, text: str) -> None:
-        """Print a line of its own, with the seconds since the beginning."""
+        """Print a separate line, with the seconds since the beginning."""
         start = "\r\033[K" if self._live else ""
         print(f"{start}{time.monotonic() - self._began:5.1f} s  {text}", flush=True)
 
 
 class Demo:
-    """The show: what runs, and where it keeps its things."""
+    """The demo: what runs, and where it stores its files."""
 
     def __init__(self, where: Path, table: pa.Table, display: Display) -> None:
         self.where = where
@@ -76,13 +76,13 @@ class Demo:
         self.interrupted = False
 
     def run(self) -> None:
-        """Write and stream at the same time, until everything has gone through."""
+        """Write and stream at the same time, until all events have been processed."""
         flights.save(self.table, self.where / "flights.arrow")
         for path in self.logs:
             penstock.open(path).close()
         self.display.say("starting Spark…")
         spark = streams.session(self.where / "scratch", self.where / "spark.log")
-        # Ctrl-C is noted and not raised, so that it never comes in the middle of a call to Java.
+        # Ctrl-C is noted and not raised, so that it never interrupts a call to Java.
         signal.signal(signal.SIGINT, self._interrupt)
         queries: list[StreamingQuery] = []
         try:
@@ -100,7 +100,7 @@ class Demo:
             for process in self.writers.values():
                 process.kill()
                 process.wait()
-            logging.disable(logging.ERROR)  # that a stream was stopped in a batch is no news
+            logging.disable(logging.ERROR)  # hides that a stream was stopped in a batch
             for query in queries:
                 query.stop()
             streams.end(spark)
@@ -129,17 +129,17 @@ class Demo:
         self._wait(queries, is_through, self._state)
 
     def _are_writing(self) -> bool:
-        """Whether writers are at work; one that was killed is replaced."""
+        """Whether writers are running; one that was killed is replaced."""
         victim = self.writers[VICTIM]
         if victim.poll() == -signal.SIGKILL:
             done = self.notes[VICTIM]
             self.display.say(
                 f"writer {VICTIM} was killed with SIGKILL after {done:,} acknowledged events; "
-                "another goes on there"
+                "another continues there"
             )
             self.writers[VICTIM] = writers.start(self.where, VICTIM)
         for n, process in self.writers.items():
-            if process.poll() and not self.interrupted:  # Ctrl-C may reach one that just begins
+            if process.poll() and not self.interrupted:  # Ctrl-C may reach a new one
                 raise SystemExit(f"writer {n} failed with exit code {process.returncode}")
         return any(process.poll() is None for process in self.writers.values())
 
@@ -152,7 +152,7 @@ class Demo:
     def _wait(
         self, queries: list[StreamingQuery], is_over: Callable[[], bool], state: Callable[[], str]
     ) -> None:
-        """Show how far everybody is, until it is over."""
+        """Show the progress until the end."""
         while not is_over():
             if self.interrupted:
                 raise KeyboardInterrupt
@@ -163,7 +163,7 @@ class Demo:
             time.sleep(0.05)
 
     def report(self) -> bool:
-        """Print what everybody counted, and whether it agrees."""
+        """Print all counts, and whether they agree."""
         total = self.table.num_rows
         done = lake.compact(self.lake.path)
         self.display.say(f"compacted {done.files_before} files of the lake into {done.files_after}")
@@ -193,10 +193,12 @@ def _is_waiting(query: StreamingQuery) -> bool:
 
 
 def prepare(where: Path) -> None:
-    """Make the directory, in place of that of an earlier run."""
+    """Make the directory, replacing that of an earlier run."""
     if where.exists() and any(where.iterdir()):
         if not (where / MARK).exists():
-            raise SystemExit(f"{where}: it is not empty, and no demo made it; choose another --dir")
+            raise SystemExit(
+                f"{where}: must be empty or from an earlier demo; choose another --dir"
+            )
         shutil.rmtree(where)
     where.mkdir(parents=True, exist_ok=True)
     (where / MARK).touch()

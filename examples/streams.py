@@ -1,8 +1,8 @@
 """The demo's two streams: flights into a lake, and delays by airport and hour.
 
 This is ordinary Spark code. `penstock.spark.lake` makes the first result. The second is a streaming
-aggregation, whose whole result replaces the table at each batch by one rename: a batch that Spark
-repeats after a death writes the same table again.
+aggregation, whose complete result replaces the table at each batch by one rename: a batch that
+Spark repeats after a death writes the same table again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROWS_PER_BATCH = 40_000
 
 
 def why_no_spark() -> str | None:
-    """What is missing to run Spark, in one sentence; None if nothing is."""
+    """What is missing to run Spark, in one sentence, or None."""
     try:
         import pyspark  # noqa: F401
     except ImportError:
@@ -45,7 +45,7 @@ def why_no_spark() -> str | None:
 
 
 def session(scratch: Path, log: Path) -> SparkSession:
-    """A Spark on this machine's cores that keeps all it makes in ``scratch``, and is quiet."""
+    """A Spark on this machine's cores that keeps all its files in ``scratch``, and is quiet."""
     scratch.mkdir(parents=True)
     os.environ |= {
         "SPARK_LOCAL_IP": "127.0.0.1",
@@ -60,7 +60,7 @@ def session(scratch: Path, log: Path) -> SparkSession:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.extraJavaOptions": (
             f"-Djava.io.tmpdir={scratch} -XX:-UsePerfData "
-            # It runs for a minute: to compile fast is better than to compile well.
+            # It runs for a minute: fast compilation is better than good code.
             "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
         ),
         "spark.local.dir": str(scratch / "local"),
@@ -80,7 +80,7 @@ def session(scratch: Path, log: Path) -> SparkSession:
 
 @contextmanager
 def _output_to(path: Path) -> Iterator[None]:
-    """Have processes that are started meanwhile print into a file, not among our own lines."""
+    """Redirect the output of processes that are started in the block to a file."""
     sys.stdout.flush()
     sys.stderr.flush()
     kept = [os.dup(1), os.dup(2)]
@@ -103,12 +103,12 @@ def end(spark: SparkSession) -> None:
     gateway: Any = SparkContext._gateway
     spark.stop()
     gateway.shutdown()
-    gateway.proc.stdin.close()  # which is what it waits for
+    gateway.proc.stdin.close()  # it waits for that
     gateway.proc.wait()
 
 
 class Delays:
-    """The table of delays by airport and hour, as one Parquet file that is always whole."""
+    """The table of delays by airport and hour, as one Parquet file that is always complete."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -150,7 +150,7 @@ class Delays:
 
 
 class Lake:
-    """The lake, and how far it has come."""
+    """The lake and its progress."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,10 +1,10 @@
-"""Four writers, one follower and one murder on a single log; the counts must agree at the end.
+"""Four writers, one follower and one kill on a single log; the counts must agree at the end.
 
     python examples/tour.py [--events N] [--dir PATH]
 
-Every writer is a process of its own that appends as fast as it can and notes each acknowledged
-event in shared memory. Half-way one of them is killed with SIGKILL and replaced. A follower sees
-every event as it comes. Then all of them are compared with what the log holds.
+Every writer is a separate process that appends as fast as it can and counts acknowledged events
+in shared memory. Half-way one of them is killed with SIGKILL and replaced. A follower sees
+every event as it comes. Then all counts are compared with the log.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import penstock
 
 WRITERS = 4
 VICTIM = 2
-FOLLOWED = WRITERS + 1  # the slot behind those of the writers and of the replacement
+FOLLOWED = WRITERS + 1  # the slot after those of the writers and of the replacement
 
 
 class Board:
@@ -46,7 +46,7 @@ class Board:
 
 
 def write(where: Path, writer: int, events: int) -> None:
-    """Append ``events`` events, each alone, and note each one that was acknowledged."""
+    """Append ``events`` events one by one, and count each one that was acknowledged."""
     board = Board(where / "board")
     topic = f"writer-{writer}"
     with penstock.open(where / "log", segment_size="8MiB") as log:
@@ -56,7 +56,7 @@ def write(where: Path, writer: int, events: int) -> None:
 
 
 def follow(where: Path) -> None:
-    """Count every event as it comes, and check that each writer's come in its order."""
+    """Count every event as it comes, and check that those of each writer come in order."""
     board = Board(where / "board")
     seen: Counter[bytes] = Counter()
     with penstock.open(where / "log", mode="r") as log:
@@ -85,7 +85,7 @@ class Display:
         self._last = (self._began, 0)
 
     def show(self, acknowledged: int, followed: int, total: int, note: str) -> None:
-        """Tell how far it has come."""
+        """Show the progress."""
         now = time.monotonic()
         if not self._live and now - self._shown < 1:
             return
@@ -102,12 +102,12 @@ class Display:
         print(f"\r{line:<110}" if self._live else line, end="" if self._live else "\n", flush=True)
 
     def say(self, text: str) -> None:
-        """Print a line of its own."""
+        """Print a separate line."""
         print(f"\r{text:<110}" if self._live else text, flush=True)
 
 
 def run(where: Path, events: int) -> bool:
-    """The show; whether all counts agree."""
+    """Run the tour; returns whether all counts agree."""
     board = Board(where / "board", create=True)
     log = penstock.open(where / "log", segment_size="8MiB")
     follower = start("follow", where)
@@ -141,13 +141,13 @@ def run(where: Path, events: int) -> bool:
 
 
 def compare(log: penstock.Log, board: Board, writers: set[int]) -> bool:
-    """Print what each party counted; whether it agrees."""
+    """Print all counts; returns whether they agree."""
     held = Counter(event.topic for event in log)
     agree = True
     print(f"{'':<18} {'acknowledged':>12} {'in the log':>12}")
     for n in sorted(writers):
         acknowledged, found = board.get(n), held[f"writer-{n}"]
-        # The killed one may have committed an event that it did not live to note.
+        # The killed writer may have committed an event that it could not count any more.
         good = acknowledged <= found <= acknowledged + (n == VICTIM)
         agree = agree and good
         name = f"writer {n}" + (" (killed)" if n == VICTIM else "")
@@ -164,7 +164,7 @@ def compare(log: penstock.Log, board: Board, writers: set[int]) -> bool:
 
 
 def main() -> int:
-    """Parse the arguments and play one of the roles."""
+    """Parse the arguments and run one of the roles."""
     parser = argparse.ArgumentParser(description="Four writers, a follower and a killed writer.")
     parser.add_argument("--events", type=int, default=600_000, help="events of each writer")
     parser.add_argument("--dir", type=Path, help="keep the log in this new directory")

@@ -2,9 +2,9 @@
 
     python -m examples.writers DIR WRITER [--dies-at EVENTS]
 
-Each has its share of the flights, and notes after each batch how many events were acknowledged. One
-that replaces a dead writer begins with the batch behind the last one noted, under the same number:
-if the dead one appended it and did not live to note that, the log knows the number and appends
+Each has its share of the flights, and notes after each batch how many events were acknowledged. The
+replacement of a dead writer begins with the batch after the last one noted, under the same number:
+if the dead one appended it and died before noting that, the log knows the number and appends
 nothing.
 """
 
@@ -30,7 +30,7 @@ BATCH = 250
 
 
 class Notes:
-    """Numbers that survive their writer: how many events of each writer were acknowledged."""
+    """Counters that survive their writer: the acknowledged events of each writer."""
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
         if create:
@@ -45,17 +45,17 @@ class Notes:
         self._words[writer] = events
 
     def total(self) -> int:
-        """Events that were acknowledged, of all writers."""
+        """Acknowledged events of all writers."""
         return sum(self._words)
 
 
 def log_path(where: Path, number: int) -> Path:
-    """Where the log of that number is."""
+    """The path of the log of that number."""
     return where / "flights" / str(number)
 
 
 def share(table: pa.Table, writer: int) -> pa.Table:
-    """The flights of one writer: every fourth, so that all of them go through the year together."""
+    """The flights of one writer: every fourth, so that all progress through the year together."""
     return table.take(pa.array(range(writer, table.num_rows, WRITERS), pa.int64()))
 
 
@@ -73,11 +73,11 @@ def write(where: Path, writer: int, dies_at: int | None) -> None:
             log.extend(events, producer=(f"writer-{writer}", done // BATCH + 1))
             notes[writer] = done + len(events)
         if death is not None:
-            death.join()  # it was faster than its death, which comes now
+            death.join()  # it finished before it was killed, which happens now
 
 
 def die() -> None:
-    """End this process as the kernel would: at once, whatever its other thread is doing."""
+    """Kill this process with SIGKILL: at once, whatever its other thread is doing."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -86,12 +86,12 @@ def start(where: Path, writer: int, dies_at: int | None = None) -> subprocess.Po
     words = [sys.executable, "-m", "examples.writers", str(where), str(writer)]
     if dies_at is not None:
         words += ["--dies-at", str(dies_at)]
-    # Ctrl-C reaches a whole process group, and is for the demo, which ends its writers itself.
+    # Ctrl-C reaches a whole process group, but only the demo needs it and ends its writers.
     return subprocess.Popen(words, cwd=Path(__file__).parents[1], process_group=0)
 
 
 def main() -> None:
-    """Be a writer."""
+    """Run as a writer."""
     parser = argparse.ArgumentParser(description="A writer of the demo.")
     parser.add_argument("where", type=Path)
     parser.add_argument("writer", type=int)

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Makes .venv with the development tools in it, on a machine that may have nothing but make.
+# Makes .venv with the development tools in it, on a machine that may have only make.
 #
 #   1. Find a Python >= 3.11 that can make virtual environments and whose headers compile.
-#   2. If there is none and we are root on Debian, install what is missing and look again.
-#   3. Make .venv from it (anew if it is broken or was made for another directory).
-#   4. Install the `dev` group of pyproject.toml. The package itself is the Makefile's business.
-#   5. See that there is a Java that Spark runs on, or say what is missing; all else works without.
+#   2. If there is none and we are root on Debian, install what is missing and search again.
+#   3. Make .venv from it (again if it is broken or was made for another directory).
+#   4. Install the `dev` group of pyproject.toml. The Makefile installs the package itself.
+#   5. Make sure that there is a Java for Spark, or say what is missing; all else works without.
 #
 # PYTHON=/path/to/python chooses the interpreter.
 set -euo pipefail
@@ -25,8 +25,8 @@ has_venv() {
     "$1" -c 'import ensurepip, venv' 2>/dev/null
 }
 
-# Builds a shared object the way the extension will be built: only that proves that a compiler, the
-# C library's headers and Python's own headers are all there.
+# Builds a shared object like the extension: only that proves that a compiler, the C library's
+# headers and Python's own headers exist.
 has_headers() {
     local include compiler
     include=$("$1" -c 'import sysconfig; print(sysconfig.get_path("include"))') || return 1
@@ -63,7 +63,7 @@ install_packages() {
     fi
 }
 
-# Spark 4 takes Java 17 and newer; the first line says 'openjdk version "17.0.15" …'.
+# Spark 4 needs Java 17 or newer; the first line says 'openjdk version "17.0.15" …'.
 has_java() {
     local java=java
     if [[ -n ${JAVA_HOME:-} ]]; then
@@ -92,6 +92,6 @@ pip=(.venv/bin/python -m pip --disable-pip-version-check install -qq)
 if ! has_java && ! { install_packages openjdk-17-jre-headless && has_java; } \
     && ! { install_packages openjdk-21-jre-headless && has_java; }; then
     say "There is no Java 17 or newer, which Spark needs: install one (Debian, Ubuntu: apt-get" \
-        "install openjdk-17-jre-headless); until then what needs Spark is skipped." >&2
+        "install openjdk-17-jre-headless); until then all that needs Spark is skipped." >&2
 fi
 printf '%s\n' "$PWD" >.venv/.tools

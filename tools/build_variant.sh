@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Builds the package with the PENSTOCK_* switches of the environment and installs it, as a user
-# would get it, into build/NAME, where PYTHONPATH finds it ahead of the editable install.
+# Builds the package with the PENSTOCK_* switches of the environment and installs it, as for a
+# user, into build/NAME, where PYTHONPATH finds it before the editable install.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 name=$1
 target=$PWD/build/$name
 
-# setuptools reuses what an earlier build left behind, modules deleted since then included. Only the
-# compiled core is worth keeping: it is rebuilt when its sources are newer.
+# setuptools reuses files of an earlier build, including modules that were deleted since. Keep only
+# the compiled core: it is rebuilt when its sources are newer.
 mkdir -p build/obj
 find build/obj -type f ! -name '*.so' -delete
 rm -rf "$target"
@@ -16,7 +16,7 @@ rm -rf "$target"
 .venv/bin/python -m pip --disable-pip-version-check install -qq \
     --no-deps --no-build-isolation --target "$target" .
 
-# The tests that follow must not run against another build by accident. The package is looked up but
+# The tests that follow must not run against another build by accident. The package is found but
 # not imported: a sanitized core loads only into a process prepared for it.
 PYTHONPATH=$target .venv/bin/python - "$target/penstock" <<'PROOF'
 import sys

@@ -1,10 +1,10 @@
-"""Proves that a built wheel is complete: it installs and works where no compiler is.
+"""Proves that a built wheel is complete: it installs and works without a compiler.
 
     python tools/check_wheel.py dist/penstock-….whl
 
 The wheel goes into a fresh virtual environment outside the source tree, without an index and
-without what it depends on, and a script appends an event there and reads it back: plain bytes need
-nothing else.
+without dependencies, and a script appends an event there and reads it back: plain bytes need no
+other package.
 """
 
 import subprocess
@@ -30,7 +30,7 @@ log.close()
 
 
 def check_contents(wheel: Path) -> None:
-    """Exit with a message unless the wheel holds what it needs, and no sources of the core."""
+    """Exit with a message unless the wheel has all that it needs, and no sources of the core."""
     names = [PurePosixPath(name) for name in zipfile.ZipFile(wheel).namelist()]
     suffixes = {name.suffix for name in names}
     if missing := WANTED - suffixes:

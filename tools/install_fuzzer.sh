@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Gets what fuzzing needs beside the development tools: clang, and the `fuzz` group of pyproject.toml.
+# Installs what fuzzing needs besides the development tools: clang, and the `fuzz` group of pyproject.toml.
 set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 

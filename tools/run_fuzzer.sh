@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Runs tests/fuzz/segments.py with the arguments given, against the build in build/fuzz.
 #
-# The compiled core takes the runtime of its sanitizers, and the fuzzer that reads its coverage, from
-# one library that atheris brings along and that must be there before Python is. Objects get memory
-# of their own (PYTHONMALLOC), so that a read past the end of one is seen.
+# The runtime of the core's sanitizers, and the fuzzer that reads its coverage, are in one library of
+# atheris, which must be loaded before Python. Each object gets separate memory (PYTHONMALLOC), so
+# that a read past its end is detected.
 set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 

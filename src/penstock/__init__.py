@@ -10,10 +10,11 @@ A crash-safe event log in a directory that many processes write and read at once
 1 greetings b'hello'
 """
 
-import logging
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from penstock.data.codecs import register_codec
-from penstock.data.scan import Scan
+from penstock import errors
+from penstock._core import Reader, release_memory
 from penstock.errors import (
     AlreadyExists,
     Backpressure,
@@ -41,23 +42,32 @@ from penstock.errors import (
     WrongType,
 )
 from penstock.event import Entry, Event
-from penstock.log import Log
-from penstock.opening import create, open, repair, verify
-from penstock.reader import Reader
-from penstock.report import Problem, Report
-from penstock.segments.check.repair import Plan
 from penstock.settings import Settings
-from penstock.stats import Stats
+
+if TYPE_CHECKING:
+    from penstock.consumers.consumer import Consumer
+    from penstock.consumers.reading import Lag
+    from penstock.data.codecs import register_codec
+    from penstock.data.scan import Scan
+    from penstock.log import Log
+    from penstock.opening import create, open, repair, verify
+    from penstock.places import delete, exists, find
+    from penstock.reading.aio import AsyncReader
+    from penstock.reading.merging import Merged, merge
+    from penstock.report import Plan, Problem, Report
+    from penstock.stats import Stats
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
     "AlreadyExists",
+    "AsyncReader",
     "Backpressure",
     "BadData",
     "Busy",
     "Closed",
     "Conflict",
+    "Consumer",
     "Corrupt",
     "DiskFull",
     "Entry",
@@ -67,7 +77,9 @@ __all__ = [
     "Gone",
     "Internal",
     "Io",
+    "Lag",
     "Log",
+    "Merged",
     "NoCodec",
     "NoSuchLog",
     "NotFound",
@@ -87,15 +99,55 @@ __all__ = [
     "Usage",
     "WrongType",
     "create",
+    "delete",
+    "exists",
+    "find",
+    "merge",
     "open",
     "register_codec",
+    "release_memory",
     "repair",
     "verify",
 ]
 
-logging.getLogger("penstock").addHandler(logging.NullHandler())
+# The module of each name that is loaded on first use: `import penstock` must be fast, and many
+# programs that import it never open a log.
+_LATER = {
+    "AsyncReader": "penstock.reading.aio",
+    "Consumer": "penstock.consumers.consumer",
+    "Lag": "penstock.consumers.reading",
+    "Log": "penstock.log",
+    "Merged": "penstock.reading.merging",
+    "Plan": "penstock.report",
+    "Problem": "penstock.report",
+    "Report": "penstock.report",
+    "Scan": "penstock.data.scan",
+    "Stats": "penstock.stats",
+    "create": "penstock.opening",
+    "delete": "penstock.places",
+    "exists": "penstock.places",
+    "find": "penstock.places",
+    "merge": "penstock.reading.merging",
+    "open": "penstock.opening",
+    "register_codec": "penstock.data.codecs",
+    "repair": "penstock.opening",
+    "verify": "penstock.opening",
+}
+
+if not TYPE_CHECKING:  # a type checker would take any name then
+
+    def __getattr__(name: str) -> object:
+        """Load the module that has the name, and keep the value for the next lookup."""
+        home = _LATER.get(name)
+        if home is None:
+            raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+        try:
+            found = globals()[name] = getattr(import_module(home), name)
+        except OSError as error:  # for example, no descriptor is left; a later call loads it
+            raise errors.from_os(error, "loading", error.filename or home) from error
+        return found
 
 
 def __dir__() -> list[str]:
-    """The public names, for tab completion; modules of the package can be imported all the same."""
-    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])
+    """The public names, for tab completion; modules of the package can still be imported."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

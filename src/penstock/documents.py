@@ -1,7 +1,7 @@
 """Documents of the shape that Plasmite writes: ``{"meta": {"descrips": [...]}, "data": {...}}``.
 
-`Document` is a schema for any codec that has objects. What is read must have all of it; what is
-appended may leave out ``meta`` or ``descrips``, which are written empty then.
+`Document` is a schema for any codec that has objects. What is read must have all of it; an
+appended document may leave out ``meta`` or ``descrips``, which are then written empty.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Document", "Meta", "document"]
 
 
 class Meta(Struct, forbid_unknown_fields=True):
-    """What a document says about itself."""
+    """The description of a document."""
 
     descrips: list[str]
 

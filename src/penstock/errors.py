@@ -12,21 +12,21 @@
     ├── NotFound               3   no event has that seq             (KeyError)
     │   └── NoSuchLog          3   no log, or no file of one, there  (FileNotFoundError)
     ├── AlreadyExists          4   create() found something there    (FileExistsError)
-    ├── Busy                   5   somebody else holds it, time is up
+    ├── Busy                   5   another process holds it; timed out
     ├── Permission             6   not allowed                       (PermissionError)
-    ├── Corrupt                7   bytes on disk that nobody committed
+    ├── Corrupt                7   bytes on disk that no writer committed
     │   └── UnsupportedVersion 7   written by a newer Penstock
-    ├── Io                     8   the system said no                (OSError)
+    ├── Io                     8   a system call failed              (OSError)
     │   ├── DiskFull           8   no space; nothing was lost
     │   ├── Poisoned           8   an earlier sync failed
     │   └── Gone               8   the log was deleted or replaced while it was open
-    ├── Gap                    9   events went away before they were read
-    ├── Backpressure          10   the log takes no more just now
+    ├── Gap                    9   events were dropped before they were read
+    ├── Backpressure          10   the log takes no appends for now
     │   └── Full              10
-    └── Conflict              11   expect= did not hold
+    └── Conflict              11   expect= or producer= did not match
 
-Messages name the path, the seq or offset, and the next step to take. What a program may want to
-know is an attribute as well. Every error that is an OSError has ``errno``, ``strerror`` and
+Messages name the path, the seq or offset, and the next step to take. What a program may need
+is an attribute as well. Every error that is an OSError has ``errno``, ``strerror`` and
 ``filename``. Errors can be pickled and copied, attributes included.
 """
 
@@ -136,7 +136,7 @@ class AlreadyExists(PenstockError, FileExistsError):
 
 
 class Busy(PenstockError):
-    """Another process holds what the call needs, and the time given is up."""
+    """Another process holds what the call needs, and the timeout has passed."""
 
     exit_code = 5
 
@@ -156,8 +156,8 @@ class Permission(PenstockError, PermissionError):
 class Corrupt(PenstockError):
     """Bytes on disk are not what a writer committed.
 
-    ``path`` and ``offset`` say where. ``seq`` is the seq that cannot be read: the first of them, or
-    the last for a read in reverse. ``last_seq`` is the last seq before the damage. Each is None if
+    ``path`` and ``offset`` say where. ``seq`` is the first seq that cannot be read, or the
+    last one for a read in reverse. ``last_seq`` is the last seq before the damage. Each is None if
     it is not known.
     """
 
@@ -197,17 +197,17 @@ class Io(PenstockError, OSError):
 
 
 class DiskFull(Io):
-    """No space left. What was acknowledged stays; appends go on once there is room."""
+    """No space left. Acknowledged events stay; appends work again once there is room."""
 
     _errno = _errno.ENOSPC
 
 
 class Poisoned(Io):
-    """A sync failed earlier; no process may append until the log is opened afresh."""
+    """A sync failed earlier; no process may append until all have closed the log."""
 
 
 class Gone(Io):
-    """The log was deleted, or another took its place, while this handle had it open.
+    """The log was deleted, or replaced by another, while this handle had it open.
 
     Nothing was written anywhere. ``filename`` is the path that the log was opened by, and ``errno``
     is ESTALE. Open the path again to use what is there now.
@@ -217,7 +217,7 @@ class Gone(Io):
 
 
 class Gap(PenstockError):
-    """Events were retained away or overwritten before they were read.
+    """Events were deleted or overwritten before they were read.
 
     ``first_seq`` is the first seq that is still there.
     """
@@ -230,13 +230,13 @@ class Gap(PenstockError):
 
 
 class Backpressure(PenstockError):
-    """The log does not take more just now."""
+    """The log takes no appends for now."""
 
     exit_code = 10
 
 
 class Full(Backpressure):
-    """The ring is full and was told not to overwrite."""
+    """The ring is full, and its settings forbid to overwrite."""
 
 
 class Conflict(PenstockError):
@@ -273,29 +273,29 @@ def from_os(error: OSError, doing: str, path: str) -> PenstockError:
     text = f"{doing} {path}: {os.strerror(code) if code else error}"
     where: Any = {"errno": code, "filename": path}
     if code in _DISK_FULL:
-        return DiskFull(f"{text}; free some space and try again, nothing was lost", **where)
+        return DiskFull(f"{text}; free some space and try again; nothing was lost", **where)
     if code in _DENIED:
-        return Permission(f"{text}; check who owns it and its mode", **where)
+        return Permission(f"{text}; check its owner and mode", **where)
     if code == _errno.ENOENT:
         return NoSuchLog(text, **where)
     if code == _errno.EEXIST:
         return AlreadyExists(text, **where)
     if code in _NO_DESCRIPTORS:
-        return Io(f"{text}; close what is not needed or raise the limit (ulimit -n)", **where)
+        return Io(f"{text}; close unused files or raise the limit (ulimit -n)", **where)
     return Io(text, **where)
 
 
 def gone_error(path: str) -> Gone:
-    """The error for who still has a log open that is not there any more."""
+    """The error for a handle whose log is gone."""
     return Gone(
-        f"{path}: the log was deleted, or another took its place, while it was open; nothing was "
+        f"{path}: the log was deleted, or replaced by another, while it was open; nothing was "
         "written. Open the path again to use what is there now",
         filename=path,
     )
 
 
 def _tell_system(error: OSError, code: int, filename: str | None) -> None:
-    """Set what every OSError has; an OSError that is made of a message alone has none of it."""
+    """Set the attributes of every OSError; one made from a message alone lacks them."""
     error.errno = code
     error.strerror = os.strerror(code)
     error.filename = filename

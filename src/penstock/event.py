@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from penstock import _core
 from penstock._core import Event
-from penstock.times import Time, to_ns
+from penstock.times import Time
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 Headers: TypeAlias = "Mapping[str, Buffer | None] | Iterable[tuple[str, Buffer | None]]"
@@ -39,7 +38,5 @@ class Entry(NamedTuple):
     time: Time | None = None
     tags: Iterable[str] | None = None
 
-
-_core.set_helpers(to_ns, Entry)
 
 __all__ = ["ArrowData", "Buffer", "Entry", "Event", "Headers"]

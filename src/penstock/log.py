@@ -1,33 +1,21 @@
-"""Log: what a user has open. What differs by kind of log is asked of :class:`Handle`'s hooks."""
+"""Log: what a user has open. Its :class:`Storage` does what differs by kind of log."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, SupportsIndex, overload
 
 from penstock.arguments import check_progress
 from penstock.data.scan import BATCH_ROWS, Scan
-from penstock.errors import Busy, NotFound, PenstockError, Usage
+from penstock.errors import Busy, PenstockError, Usage
 from penstock.event import ArrowData, Buffer, Event, Headers
 from penstock.handle.handle import Handle
+from penstock.handle.load import load_into
 from penstock.layout import C_DURABLE_SEQ, C_POISONED
-from penstock.reader import (
-    SEQ_MAX,
-    Position,
-    Reader,
-    bounds,
-    key_bytes,
-    means_oldest,
-    position,
-    tag_bytes,
-    to_seq,
-    topic_bytes,
-)
-from penstock.report import Report
-from penstock.segments.check.repair import Plan
-from penstock.segments.load import load_into
+from penstock.reader import SEQ_MAX, Position, Reader, Topic, bounds, make_query, to_seq
+from penstock.report import Plan, Report
 from penstock.settings import Settings, WhenFull, parse_size
 from penstock.stats import Stats, collect
 from penstock.steward import Steward
@@ -36,6 +24,11 @@ from penstock.times import Time
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
+
+    from penstock.consumers.consumer import Consumer
+    from penstock.consumers.listing import Consumers
+    from penstock.consumers.reading import Start
+    from penstock.reading.aio import AsyncReader
 
     T = TypeVar("T", default=Any)
 else:
@@ -48,54 +41,47 @@ class Log(Handle, Generic[T]):
     """A log: an ordered sequence of events under one path, shared by many processes.
 
     Open one with :func:`penstock.open`. It may be used from several threads, and in the children
-    of a fork, each of which opens the log anew the first time it uses it.
+    of a fork, each of which opens the log again when it first uses it.
 
-    To pickle or copy a log is to open it again: what comes out is a handle of its own, with the
-    mode and the options of this one, and has to be closed like any other.
+    A log that is pickled or copied is opened again: the result is a separate handle with the
+    mode and the options of this one, and must be closed like any other.
 
-    ``Log[T]`` is a log that was opened with the schema T, which is what ``event.data`` is then.
+    ``Log[T]`` is a log that was opened with the schema T, the type of ``event.data``.
     """
 
-    def __new__(cls, *args: Any, **options: Any) -> Self:
-        """Make a log of one kind, which `penstock.open` knows."""
-        if cls._open_held is Handle._open_held:
+    def __new__(cls, storage: object = None, *args: Any, **options: Any) -> Self:
+        """Make a log of a storage; `penstock.open` chooses the storage."""
+        if not hasattr(storage, "open_held"):
             raise Usage(
                 "a Log comes from penstock.open(path), or from penstock.create(path) if it is new"
             )
-        return super().__new__(cls, *args, **options)
+        return super().__new__(cls)
 
     @property
     def first_seq(self) -> int:
         """Seq of the oldest event that is still there; ``last_seq + 1`` if there is none."""
-        self._head()
-        return self._first_seq()
+        self._ensure_open()
+        return self._storage.first_seq(self)
 
     @property
     def last_seq(self) -> int:
-        """Seq of the newest event; one below ``first_seq`` if there is none."""
+        """Seq of the newest event; ``first_seq - 1`` if there is none."""
         return self._next_seq() - 1
 
     def __len__(self) -> int:
-        self._head()
-        first, after = self._seqs()
-        return min(max(0, after - first), sys.maxsize)
+        self._ensure_open()
+        return min(self._storage.count(self), sys.maxsize)
 
     def __bool__(self) -> bool:
         return True
 
-    def _no_such_seq(self, seq: int) -> PenstockError:
-        self._head()
-        first, after = self._seqs()
-        if first <= seq < after:
-            missing = self._why_missing(seq)
-            if missing is not None:
-                return missing
-        there = f"it has seq {first} to {after - 1}" if after > first else "it is empty"
-        return NotFound(f"{self.path}: no event has seq {seq}; {there}")
-
     if TYPE_CHECKING:
 
+        @overload
         def __getitem__(self, seq: SupportsIndex) -> Event[T]: ...
+        @overload
+        def __getitem__(self, seq: slice) -> list[Event[T]]: ...
+        def __getitem__(self, seq: SupportsIndex | slice) -> Event[T] | list[Event[T]]: ...
 
     def __iter__(self) -> Iterator[Event[T]]:
         return self.read()
@@ -110,7 +96,7 @@ class Log(Handle, Generic[T]):
         *,
         since: Time | None = None,
         until: Time | None = None,
-        topic: str | None = None,
+        topic: Topic | None = None,
         key: Buffer | None = None,
         tags: Iterable[str] | None = None,
         reverse: bool = False,
@@ -118,21 +104,24 @@ class Log(Handle, Generic[T]):
         check: bool = True,
         on_damage: Literal["raise", "skip"] = "raise",
         on_gap: Literal["raise", "skip"] = "raise",
+        limit: SupportsIndex | None = None,
     ) -> Reader[T]:
-        """Events from seq ``start`` up to, not including, ``stop``, as the log stands now.
+        """Events from seq ``start`` up to, not including, ``stop``, as the log is now.
 
-        Both are seqs from 0, "start" for the oldest event or "end" for what will come after the
-        newest one. Seqs never count from the end: a negative one is an error. ``since`` and
-        ``until`` bound the events' own times likewise: since <= time < until. With ``tags``, only
-        events that have all of them. With ``reverse`` the newest comes first.
-        ``durable`` leaves out what is not on the device yet. ``check=False`` leaves the checksums
-        unchecked. An event that is damaged raises `Corrupt`; ``on_damage="skip"`` goes on with the
-        next one that is not, and ``reader.skipped`` counts the seqs passed over.
+        Both are seqs from 0, "start" for the oldest event or "end" for the place after the
+        newest one. A negative one is an error: only ``log[-1]`` and slices count from the end.
+        ``since`` and ``until`` bound the events' own times: since <= time < until. ``topic`` is
+        one topic, or a list of topics of which an event must have one. ``tags`` selects events
+        that have all of them. ``reverse`` returns the newest event first.
+        ``durable`` leaves out events that are not on disk yet. ``check=False`` does not verify
+        checksums. A damaged event raises `Corrupt`; ``on_damage="skip"`` goes on with the next
+        valid one, and ``reader.skipped`` counts the seqs passed over.
 
-        Without ``start`` this begins with the oldest event there is. A ``start`` below that is a
-        `Gap` when the first event is asked for (in reverse, when the last one is), and so are
-        events that go away while this reads, before it comes to them. ``on_gap="skip"`` goes on
-        with the first one still there, and ``reader.skipped`` counts the missing ones likewise.
+        Without ``start`` reading begins with the oldest event. A ``start`` below that raises `Gap`
+        when the first event is requested (in reverse, when the last one is), and so do events
+        that are dropped before the reader reaches them. ``on_gap="skip"`` goes on with the first
+        event still there, and ``reader.skipped`` counts the missing ones as well. ``limit`` is
+        the maximum number of events.
 
         >>> log = penstock.open(path)
         >>> log.extend([b"a", b"b", b"c"])
@@ -142,25 +131,9 @@ class Log(Handle, Generic[T]):
         >>> [event.seq for event in log.read(reverse=True)]
         [3, 2, 1]
         """
-        lowest, end, since_ns, until_ns = bounds(
-            self, start, stop, since, until, durable, skip=on_damage == "skip"
-        )
-        return Reader(
-            self,
-            end if reverse else lowest,
-            lowest if reverse else end,
-            reverse=reverse,
-            check=check,
-            on_damage=on_damage,
-            on_gap=on_gap,
-            from_oldest=means_oldest(start),
-            to_end=stop is None and until is None and not durable,
-            topic=topic_bytes(topic),
-            key=key_bytes(key),
-            tags=tag_bytes(tags),
-            since_ns=since_ns,
-            until_ns=until_ns,
-        )
+        flags = (check, on_damage, on_gap, durable, reverse, False)  # names would cost a tenth more
+        query = make_query(start, stop, since, until, topic, key, tags, *flags, limit)
+        return Reader(self, query, *bounds(self, query))
 
     def scan(
         self,
@@ -169,7 +142,7 @@ class Log(Handle, Generic[T]):
         *,
         since: Time | None = None,
         until: Time | None = None,
-        topic: str | None = None,
+        topic: Topic | None = None,
         key: Buffer | None = None,
         tags: Iterable[str] | None = None,
         columns: Iterable[str] | None = None,
@@ -182,17 +155,18 @@ class Log(Handle, Generic[T]):
         codec: str | None = None,
         on_malformed: Literal["raise", "null", "skip"] = "raise",
         on_gap: Literal["raise", "skip"] = "raise",
+        limit: SupportsIndex | None = None,
     ) -> Scan:
         """Events as Arrow columns, for pyarrow, pandas, polars and DuckDB.
 
-        Which events is said as in `read`. ``columns`` are some of seq, time, append_time, topic,
-        key, value and headers, in the order wanted; all but append_time if not given. Nothing is
-        read until one of the scan's methods asks for it.
+        Events are selected as in `read`; ``limit`` is the maximum number of rows. ``columns`` are
+        some of seq, time, append_time, topic, key, value and headers, in the order wanted; all but
+        append_time if not given. Nothing is read until one of the scan's methods is called.
 
-        With a ``schema``, be it a pyarrow schema, a mapping of names to types, a msgspec Struct or
-        a dataclass, the fields of values are columns too: ``data.name``, or just ``name`` where no
-        other column is called so. ``codec`` says how values are encoded if the log does not, and
-        ``on_malformed`` what becomes of those that do not fit: an error, nulls, or nothing.
+        With a ``schema`` (a pyarrow schema, a mapping of names to types, a msgspec Struct or a
+        dataclass) the fields of values are columns too: ``data.name``, or just ``name`` where no
+        other column has that name. ``codec`` says how values are encoded if the log does not, and
+        ``on_malformed`` what to do with values that do not fit: raise, return nulls, or skip.
 
         >>> log = penstock.open(path)
         >>> log.extend([b"a", b"b", b"c"], topic="letters")
@@ -200,33 +174,38 @@ class Log(Handle, Generic[T]):
         >>> log.scan(2, columns=["value", "topic"]).to_arrow().to_pylist()
         [{'value': b'b', 'topic': 'letters'}, {'value': b'c', 'topic': 'letters'}]
         """
-        self._head()
-        return Scan(
-            self,
+        self._ensure_open()
+        query = make_query(
             start,
             stop,
-            since=since,
-            until=until,
-            topic=topic,
-            key=key,
-            tags=tags,
+            since,
+            until,
+            topic,
+            key,
+            tags,
+            check,
+            on_damage,
+            on_gap,
+            durable,
+            limit=limit,
+        )
+        return Scan(
+            self,
+            query,
             columns=columns,
-            durable=durable,
-            check=check,
-            on_damage=on_damage,
             time_unit=time_unit,
             batch_rows=batch_rows,
             schema=schema,
             codec=codec,
             on_malformed=on_malformed,
-            on_gap=on_gap,
         )
 
     def follow(
         self,
         start: Position | None = "end",
         *,
-        topic: str | None = None,
+        since: Time | None = None,
+        topic: Topic | None = None,
         key: Buffer | None = None,
         tags: Iterable[str] | None = None,
         timeout: float | None = None,
@@ -236,19 +215,21 @@ class Log(Handle, Generic[T]):
         on_damage: Literal["raise", "skip"] = "raise",
         on_gap: Literal["raise", "skip"] = "raise",
         hold: bool = False,
+        limit: SupportsIndex | None = None,
     ) -> Reader[T]:
         """Events from ``start`` on, waiting for more as they are appended.
 
-        ``start`` is a seq from 0, "start" (or None) for the oldest event, or "end" for only what
-        comes from now on, as in `read`.
-        Iteration ends when none has come for ``timeout`` seconds; never, if that is None. ``spin``
-        is how many seconds to look for data without sleeping before each sleep: 0 sleeps at once,
-        `math.inf` never sleeps and keeps a core busy. ``durable`` hands out an event only once it
-        is on the device. ``tags``, ``on_damage`` and ``on_gap`` are as in `read`.
+        ``start`` is a seq from 0, "start" (or None) for the oldest event, or "end" for only
+        events appended from now on, as in `read`. Iteration ends when no event has come for
+        ``timeout`` seconds; never, if that is None. ``spin`` is how many seconds to poll for data
+        before each sleep: 0 sleeps at once, `math.inf` never sleeps and keeps a core busy.
+        ``durable`` returns an event only once it is on disk. ``topic``, ``tags``, ``on_damage``
+        and ``on_gap`` are as in `read`, and so is ``since``: with it, and no other ``start``,
+        existing events since that time come first. ``limit`` is the maximum number of events.
 
-        With ``hold``, writers of a ring that blocks or raises when it is full (``when_full``) leave
-        an event alone until this reader has asked for the one behind it. It holds them up for as
-        long as it exists, even if nobody iterates over it; a reader whose process dies does not.
+        With ``hold``, writers of a ring that blocks or raises when it is full (``when_full``) keep
+        an event until this reader has asked for the next one. The reader holds the ring for as
+        long as it exists, even if it is not iterated over; a dead reader never blocks writers.
 
         >>> log = penstock.open(path)
         >>> log.append(b"a")
@@ -256,27 +237,20 @@ class Log(Handle, Generic[T]):
         >>> [event.value for event in log.follow("start", timeout=0)]
         [b'a']
         """
-        first, oldest = position(self, start, "start")
-        if oldest:
+        self._ensure_open()
+        flags = (check, on_damage, on_gap, durable, False, True)  # names would cost a tenth more
+        if since is not None and start == "end":
+            start = None
+        query = make_query(start, None, since, None, topic, key, tags, *flags, limit)
+        first = query.start
+        if first is None:
             first = self.first_seq
-        held = self._take_hold(first) if hold else None
-        return Reader(
-            self,
-            first,
-            SEQ_MAX,
-            check=check,
-            on_damage=on_damage,
-            topic=topic_bytes(topic),
-            key=key_bytes(key),
-            tags=tag_bytes(tags),
-            follows=True,
-            durable=durable,
-            timeout=timeout,
-            spin=spin,
-            on_gap=on_gap,
-            from_oldest=oldest,
-            hold=held,
-        )
+        elif first == "end":
+            first = self._next_seq()
+        if query.since_ns is not None and first <= self.last_seq:
+            first = max(first, self._storage.first_seq_since(self, query.since_ns))
+        held = self._storage.take_hold(self, first) if hold else None
+        return Reader(self, query, first, SEQ_MAX, timeout, spin, held)
 
     def wait(self, timeout: float | None = None, *, after: SupportsIndex | None = None) -> bool:
         """Wait until the log has an event with a seq above ``after``; False if time is up.
@@ -296,14 +270,14 @@ class Log(Handle, Generic[T]):
 
     @property
     def durable_seq(self) -> int:
-        """Seq up to which every event is on the device, and survives power loss."""
+        """Seq up to which every event is on disk and survives power loss."""
         return self._durable_seq()
 
     def sync(self, *, wait: bool = True, timeout: float | None = None) -> int:
-        """Have everything appended so far on the device; returns the last seq of it.
+        """Sync everything appended so far to disk; returns the last seq of it.
 
-        One sync serves all processes and threads that wait for one. ``wait=False`` only asks for
-        a sync in the background; `wait_durable` or ``durable_seq`` tell when it is done.
+        One sync serves all processes and threads that wait for one. ``wait=False`` only requests
+        a sync in the background; `wait_durable` or ``durable_seq`` say when it is done.
 
         >>> log = penstock.open(path)
         >>> log.extend([b"a", b"b"])
@@ -315,14 +289,14 @@ class Log(Handle, Generic[T]):
         """
         self._check_writable()
         if timeout is not None and not wait:
-            raise Usage("timeout needs wait=True: a sync that nobody waits for has no time limit")
+            raise Usage("timeout needs wait=True: wait=False returns at once")
         last = self.last_seq
         if wait:
             self._sync_all(timeout)
         else:
             if self._live().get(C_POISONED):
                 raise self._poisoned_error()
-            self._check_there()
+            self._storage.check_there(self)
             self._sync_soon(now=True)
         return last
 
@@ -345,11 +319,11 @@ class Log(Handle, Generic[T]):
     ) -> range:
         """Append any amount of events as one atomic unit and return their seqs as a range.
 
-        Like `extend`, for more than fits a segment or memory: ``values`` is gone through once, and
-        written to private segments that become part of the log all at once, at the end. Others
-        append meanwhile; if they do, the events are numbered anew under the write lock. With
-        ``producer=(id, n)`` a repeat is a no-op: it returns the seqs of the first time, without
-        looking at ``values``. ``progress`` is called with the number of events written so far.
+        Like `extend`, for more than fits a segment or memory: ``values`` is iterated once and
+        written to private segments, which become part of the log all at once, at the end. Others
+        may append meanwhile; if they do, the events are renumbered under the write lock. With
+        ``producer=(id, n)`` a repeat is a no-op: it returns the seqs of the first time and does
+        not use ``values``. ``progress`` is called with the number of events written so far.
         Arrow data, best as a stream of batches, is taken as in `extend`.
 
         >>> log = penstock.open(path)
@@ -373,7 +347,7 @@ class Log(Handle, Generic[T]):
         )
 
     def wait_durable(self, seq: SupportsIndex, timeout: float | None = None) -> bool:
-        """Wait until the event ``seq`` is on disk, syncing if nobody else does.
+        """Wait until the event ``seq`` is on disk; sync unless another thread or process does.
 
         Returns True, or False if it is not after ``timeout`` seconds, as `wait` does.
         Raises `NotFound` if there is no such event yet, `Poisoned` if a sync has failed.
@@ -394,7 +368,11 @@ class Log(Handle, Generic[T]):
 
     def topics(self) -> set[str]:
         """The distinct topics of all events; an event without a topic has the empty one."""
-        return {t.decode("utf-8", "replace") for t in self._topics()}
+        self._ensure_open()
+        known = self._storage.topics(self)
+        if known is None:
+            return {event.topic for event in self.read(on_gap="skip")}
+        return {topic.decode("utf-8", "replace") for topic in known}
 
     def configure(
         self,
@@ -407,7 +385,7 @@ class Log(Handle, Generic[T]):
         """Change settings of the log, for every process; returns them all.
 
         What is not given stays as it is. ``segment_size`` is for a log of segments, ``when_full``
-        for a ring. A log keeps its ``codec`` for good, so only its own can be given.
+        for a ring. The ``codec`` of a log never changes, so only the same one can be given.
 
         >>> log = penstock.open(path)
         >>> log.configure(segment_size="1MiB").segment_size
@@ -421,27 +399,27 @@ class Log(Handle, Generic[T]):
         }
         changes = {name: value for name, value in given.items() if value is not None}
         now = self.settings
-        self._check_there()
+        self._storage.check_there(self)
         changed = now.changed(**changes)
         if changed.codec != now.codec:
             raise Usage(
-                f"{self.path}: the log's codec is {now.codec!r} for good; to append something else "
-                "give codec= with the append"
+                f"{self.path}: the log's codec is {now.codec!r} and cannot be changed; to "
+                "encode one event differently give codec= with the append"
             )
-        if segment_size is not None and self._is_ring:
+        if segment_size is not None and self._storage.is_ring:
             raise Usage(
                 f"{self.path}: is a ring, which has no segment_size; resize() changes its size"
             )
-        if when_full is not None and not self._is_ring:
-            raise Usage(f"{self.path}: when_full is for a ring, and this is a log of segments")
-        self._append_settings(changed.to_json())
+        if when_full is not None and not self._storage.is_ring:
+            raise Usage(f"{self.path}: when_full is for a ring, but this is a log of segments")
+        self._storage.append_settings(self, changed)
         return changed
 
     def resize(self, size: int | str) -> None:
         """Give a ring another size; the newest events that fit are kept.
 
-        Nobody else may have it open, or it is `Busy`. It has the new size or the old one, whatever
-        dies meanwhile.
+        Raises `Busy` if another handle has it open. If a process dies meanwhile, the ring has the
+        old size or the new one.
 
         >>> recent = penstock.create(path.with_suffix(".ring"), ring="64KiB")
         >>> recent.append(b"a")
@@ -451,7 +429,7 @@ class Log(Handle, Generic[T]):
         (1048576, b'a')
         """
         self._check_writable()
-        self._resize(parse_size(size, "size"))
+        self._storage.resize(self, parse_size(size, "size"))
 
     @property
     def steward(self) -> Steward:
@@ -461,25 +439,27 @@ class Log(Handle, Generic[T]):
     def stats(self) -> Stats:
         """Counts and sizes of the log, and what happened to it since control was built.
 
-        ``background`` tells how the threads of this handle get on; other handles have their own.
+        ``background`` is about the threads of this handle; other handles have their own.
 
         >>> log = penstock.open(path)
         >>> log.stats().background["seal"].failures
         0
         """
-        self._head()
-        durable = self._durable_seq()  # before the last seq, lest it be above that
-        return collect(self.path, self._ctl, durable, self._take_stock(), self._record.jobs())
+        self._ensure_open()
+        durable = self._durable_seq()  # before the last seq, so that it is not above that
+        return collect(
+            self.path, self._ctl, durable, self._storage.take_stock(self), self._record.jobs()
+        )
 
     def verify(self, *, progress: Callable[[int, int], None] | None = None) -> Report:
-        """Check every frame of the log, index and footer, and what leads from segment to segment.
+        """Check every frame, index, footer and the chain from segment to segment.
 
-        Writers may go on; what they append meanwhile is not looked at. Nothing is changed. See
+        Writers may go on; what they append meanwhile is not checked. Nothing is changed. See
         :func:`penstock.verify`, which also takes logs that cannot be opened.
         """
         check_progress(progress)
-        self._head()
-        return self._verify(progress)
+        self._ensure_open()
+        return self._storage.verify(progress)
 
     def repair(
         self,
@@ -492,18 +472,267 @@ class Log(Handle, Generic[T]):
         To repair the log in place, close it in every process: see :func:`penstock.repair`.
         """
         check_progress(progress)
-        self._head()
-        return self._repair(to, progress)
+        self._ensure_open()
+        return self._storage.repair(files.path_text(to) if to is not None else None, progress)
 
     def backup(
         self, target: str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None
     ) -> int:
-        """Copy the log as it stands to the new directory ``target``; returns the last seq copied.
+        """Copy the log as it is now to the new directory ``target``; returns the last seq copied.
 
-        Writers go on meanwhile. The copy is a log of its own, with the same uuid, complete on the
-        device when this returns; it gets its name last. ``progress`` is called with bytes copied
-        and bytes in all.
+        Writers may go on meanwhile. The copy is a separate log with the same uuid, completely on
+        disk when this returns; it gets its name last. ``progress`` is called with the bytes copied
+        and the total.
         """
         check_progress(progress)
-        self._head()
-        return self._backup(files.path_text(target), progress)
+        self._ensure_open()
+        return self._storage.backup(self, files.path_text(target), progress)
+
+    def consumer(
+        self,
+        name: str,
+        *,
+        start: Start = "start",
+        topic: str | None = None,
+        key: Buffer | None = None,
+        tags: Iterable[str] | None = None,
+        standby: bool = False,
+        auto_commit: float | None = None,
+        timeout: float | None = None,
+        hold: bool = False,
+        durable: bool = False,
+        check: bool = True,
+        on_gap: Literal["raise", "skip"] = "raise",
+        on_damage: Literal["raise", "skip"] = "raise",
+    ) -> Consumer[T]:
+        """The consumer ``name``: a reader that goes on where it, or one before it, committed.
+
+        It is made if there is none. Then ``start`` says where it begins: a seq, a time, "start" or
+        "end"; ``topic``, ``key`` and ``tags`` what it wants, for good. A consumer has one owner:
+        who opens it while that is alive gets `Busy`, or with ``standby`` waits and takes over.
+
+        ``auto_commit=seconds`` commits, that often, what was handed out and passed: an event is
+        passed once the next is asked for, or its ``with`` block ends. ``hold`` is for a ring that
+        blocks when full: writers leave alone what is not committed, while this consumer lives.
+        ``timeout``, ``durable``, ``check``, ``on_gap`` and ``on_damage`` are as for `follow`.
+
+        >>> log = penstock.open(path)
+        >>> log.extend([b"a", b"b", b"c"])
+        range(1, 4)
+        >>> with log.consumer("billing", timeout=0) as billing:
+        ...     for event in billing:
+        ...         billing.commit()
+        >>> log.append(b"d")
+        4
+        >>> with log.consumer("billing", timeout=0) as billing:
+        ...     [event.value for event in billing]
+        [b'd']
+        """
+        from penstock.consumers.opening import open_consumer
+
+        return open_consumer(
+            self,
+            name,
+            start=start,
+            topic=topic,
+            key=key,
+            tags=tags,
+            standby=standby,
+            auto_commit=auto_commit,
+            timeout=timeout,
+            hold=hold,
+            durable=durable,
+            check=check,
+            on_gap=on_gap,
+            on_damage=on_damage,
+        )
+
+    def consumers(self) -> Consumers:
+        """The consumers of this log, whoever owns them: their places, lags and who is live."""
+        from penstock.consumers.listing import Consumers
+
+        return Consumers(self)
+
+    def _other_item(self, given: object, refused: PenstockError) -> Any:
+        """``log[given]`` where that is no seq."""
+        from penstock.reading import lookup
+
+        return lookup.item(self, given, refused)
+
+    def tail(
+        self,
+        count: SupportsIndex = 10,
+        *,
+        topic: Topic | None = None,
+        key: Buffer | None = None,
+        tags: Iterable[str] | None = None,
+    ) -> list[Event[T]]:
+        """The last ``count`` events, or the last that match, as a list with the newest at its end.
+
+        >>> log = penstock.open(path)
+        >>> log.extend([b"a", b"b", b"c"])
+        range(1, 4)
+        >>> [event.value for event in log.tail(2)]
+        [b'b', b'c']
+        """
+        from penstock.reading import lookup
+
+        wanted = to_seq(count, "count")
+        return lookup.tail(self, wanted, {"topic": topic, "key": key, "tags": tags})
+
+    def seq_at(self, time: Time) -> int:
+        """Seq of the first event of that time or later; ``last_seq + 1`` if there is none.
+
+        >>> log = penstock.open(path)
+        >>> log.append(b"a", time="2026-01-01T00:00Z"), log.append(b"b", time="2026-02-01T00:00Z")
+        (1, 2)
+        >>> log.seq_at("2026-01-15T00:00Z"), log.seq_at("2027-01-01T00:00Z")
+        (2, 3)
+        """
+        from penstock.reading import lookup
+
+        return lookup.seq_at(self, time)
+
+    @property
+    def codec(self) -> str:
+        """The name of the codec by which the log turns values into bytes; it never changes."""
+        return self._codec_name()
+
+    @property
+    def mode(self) -> Literal["rw", "r"]:
+        """How this handle was opened."""
+        return "rw" if self._writable else "r"
+
+    @property
+    def uuid(self) -> str:
+        """The unique id of the log, as 32 hexadecimal digits; a backup has the same."""
+        return self._uuid().hex()
+
+    @property
+    def kind(self) -> Literal["segments", "ring"]:
+        """Whether the log is a directory of segments, or a ring."""
+        return "ring" if self._storage.is_ring else "segments"
+
+    def afollow(
+        self,
+        start: Position | None = "end",
+        *,
+        since: Time | None = None,
+        topic: Topic | None = None,
+        key: Buffer | None = None,
+        tags: Iterable[str] | None = None,
+        timeout: float | None = None,
+        durable: bool = False,
+        check: bool = True,
+        on_damage: Literal["raise", "skip"] = "raise",
+        on_gap: Literal["raise", "skip"] = "raise",
+        hold: bool = False,
+        limit: SupportsIndex | None = None,
+    ) -> AsyncReader[T]:
+        """`follow` for asyncio: ``async for event in log.afollow(): ...``.
+
+        One thread of the process waits for all logs that tasks follow.
+
+        >>> import asyncio
+        >>> async def values(log):
+        ...     return [event.value async for event in log.afollow("start", timeout=0)]
+        >>> log = penstock.open(path)
+        >>> log.append(b"a")
+        1
+        >>> asyncio.run(values(log))
+        [b'a']
+        """
+        from penstock.reading import aio
+
+        reader = self.follow(
+            start,
+            since=since,
+            topic=topic,
+            key=key,
+            tags=tags,
+            durable=durable,
+            check=check,
+            on_damage=on_damage,
+            on_gap=on_gap,
+            hold=hold,
+            limit=limit,
+        )
+        return aio.AsyncReader(reader, timeout, 1 if hold else aio.BATCH)
+
+    async def aappend(
+        self,
+        value: Any,
+        *,
+        key: Buffer | None = None,
+        topic: str | None = None,
+        headers: Headers | None = None,
+        time: Time | None = None,
+        expect: SupportsIndex | None = None,
+        producer: tuple[str, int] | None = None,
+        durable: bool = False,
+        timeout: float | None = None,
+        codec: str | None = None,
+        tags: Iterable[str] | None = None,
+    ) -> int:
+        """`append` for asyncio: if it must wait, a thread of the loop's executor does it.
+
+        One sync serves all tasks that append with ``durable=True`` meanwhile. A task that is
+        cancelled does not know whether its event was appended, as after any `Busy` of a sync.
+
+        >>> import asyncio
+        >>> log = penstock.open(path)
+        >>> asyncio.run(log.aappend(b"a", durable=True)), log.durable_seq
+        (1, 1)
+        """
+        from penstock.reading import aio
+
+        return await aio.append(
+            self,
+            value,
+            durable,
+            timeout,
+            key=key,
+            topic=topic,
+            headers=headers,
+            time=time,
+            expect=expect,
+            producer=producer,
+            codec=codec,
+            tags=tags,
+        )
+
+    async def await_event(
+        self, timeout: float | None = None, *, after: SupportsIndex | None = None
+    ) -> bool:
+        """`wait` for asyncio.
+
+        >>> import asyncio
+        >>> log = penstock.open(path)
+        >>> log.append(b"a")
+        1
+        >>> asyncio.run(log.await_event(after=0)), asyncio.run(log.await_event(0))
+        (True, False)
+        """
+        from penstock.reading import aio
+
+        return await aio.next_event(self, timeout, after)
+
+    async def await_durable(self, seq: SupportsIndex, timeout: float | None = None) -> bool:
+        """`wait_durable` for asyncio.
+
+        >>> import asyncio
+        >>> log = penstock.open(path)
+        >>> asyncio.run(log.await_durable(log.append(b"a")))
+        True
+        """
+        from penstock.reading import aio
+
+        return await aio.wait_durable(self, seq, timeout)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        import asyncio
+
+        await asyncio.to_thread(self.close)  # the last to close a log syncs it

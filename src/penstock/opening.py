@@ -1,7 +1,7 @@
 """Opening, creating, verifying and repairing logs: which kind of log there is at a path.
 
-No argument of `open` is ever ignored: one that contradicts the log that is there, or that means
-nothing for its kind, is an error that says which call changes the log.
+No argument of `open` is ever ignored: one that contradicts the existing log, or that does not
+apply to its kind, is an error that says which call changes the log.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, fields
 from types import UnionType
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from penstock import layout as L
 from penstock.arguments import check_choice, check_progress
 from penstock.data import codecs
 from penstock.errors import AlreadyExists, Gone, NoSuchLog, Usage, WrongType
 from penstock.log import Log, T
-from penstock.report import Report
+from penstock.report import Plan, Progress, Report
 from penstock.ring import file as ring_file
 from penstock.ring import repair as ring_mend
 from penstock.ring import verify as ring_check
-from penstock.ring.log import RingLog
+from penstock.ring.storage import RingStorage
 from penstock.segments import segment
-from penstock.segments.check.repair import Plan
 from penstock.segments.check.repair import repair as repair_segments
-from penstock.segments.check.verify import Progress
 from penstock.segments.check.verify import verify as verify_segments
-from penstock.segments.log import SegmentedLog
+from penstock.segments.storage import SegmentStorage
 from penstock.settings import Options, Settings, WhenFull, parse_size
 from penstock.system import files
 
 OPEN_TIMEOUT = 10.0
 FOR_EVER = 1e9  # seconds
 LOOKS = 3  # a file that comes and goes may be missed once
+
+Kind: TypeAlias = Literal["segments", "ring"]
 
 
 def open(
@@ -60,46 +60,46 @@ def open(
     """Open the log at ``path``, or create one there: a segmented log, or a ring if it has a size.
 
     What describes the log itself (``codec``, ``ring``, ``index``, ``segment_size``, ``file_mode``,
-    ``when_full``) counts when the log is created. For a log that exists it must be what the log
-    has, or it is `Usage`: to change it, call `Log.configure` or `Log.resize`.
+    ``when_full``) is used when the log is created. For an existing log it must equal what the
+    log has, else it is `Usage`: to change it, call `Log.configure` or `Log.resize`.
 
     Parameters
     ----------
     path : str or path-like
         The log's directory; of a ring, its file. ``~`` is the home directory, and a ``file:`` URL
-        stands for its path. A name that ends in ".ring" is that of a ring.
+        means its path. A name that ends in ".ring" is the name of a ring.
     mode : {"rw", "r"}
         "r" never writes and works on read-only media.
     create : bool, optional
-        Whether to create a log where there is none; if not given, with mode "rw" only.
+        Whether to create a missing log; the default is yes for mode "rw" and no for "r".
     timeout : float or None
-        Seconds to wait for another process that is just opening the log, then `Busy`.
+        Seconds to wait for another process that is opening the log; then `Busy` is raised.
     any_file_system : bool
-        Insist on a network or FUSE file system, where processes on different hosts would not see
-        each other and a crash can lose what was acknowledged.
+        Allow a network or FUSE file system, where processes on different hosts would not see
+        each other and a crash can lose acknowledged events.
     sync_seconds, sync_events : float, int, optional
-        Have a thread of this handle sync that long after its first append that is not durable
-        yet, or once that many are not; whichever comes first. For mode "rw".
+        A thread of this handle syncs that long after the first append that is not durable yet, or
+        once that many events are not durable; whichever comes first. For mode "rw".
     codec : str, optional
-        How the log turns values into bytes: "bytes" for a new log if not given, "json", "msgpack",
-        "lite3" or one that was registered.
+        How the log turns values into bytes: "bytes" (the default for a new log), "json",
+        "msgpack", "lite3" or a registered codec.
     schema : type, optional
         A msgspec struct, a dataclass or any type that msgspec takes: what this handle appends must
-        fit it, and ``event.data`` is of it. It is not kept in the log.
+        fit it, and ``event.data`` has this type. It is not stored in the log.
     nan : {"raise", "null"}
-        What becomes of NaN and infinity, which JSON does not have: `BadData`, or a null in their
-        place. It is not kept in the log.
+        What to do with NaN and infinity, which JSON does not have: raise `BadData`, or write null
+        instead. It is not stored in the log. For mode "rw".
     ring : int or str, optional
         The size of a ring, such as "64MiB": one file that overwrites its oldest events.
     index : int, optional
-        For how many events a ring knows where they are by their seq; others are searched for. One
-        for every 128 bytes of the file if not given, 0 for none.
+        How many events of a ring its index can hold; others are searched for. The default is one
+        for every 128 bytes of the file; 0 means no index.
     segment_size : int or str, optional
         Bytes of one segment file, such as "64MiB", which is the default. Not for a ring.
     file_mode : int, optional
         Permission bits of the log's files; 0o600 by default.
     when_full : {"drop", "block", "error"}, optional
-        Of a ring: what becomes of an append for which there is no room. See `Settings`.
+        For a ring: what to do if there is no room for an append. See `Settings`.
 
     >>> log = penstock.open(path, segment_size="1MiB")
     >>> log.append(b"hello")
@@ -107,16 +107,16 @@ def open(
     """
     text = files.path_text(path)
     check_choice(mode, "mode", "rw", "r")
-    check_choice(nan, "nan", "raise", "null")
+    _check_nan(nan, mode)
     _check_timeout(timeout)
     if timeout is not None:
         timeout = min(timeout, FOR_EVER)  # an int may be too large for a float
     _check_periods(sync_seconds, sync_events, mode)
     if create and mode == "r":
-        raise Usage("create=True needs mode='rw': a log that is created is written to")
+        raise Usage("create=True needs mode='rw': creating a log writes to it")
     if codec is not None:
         codecs.find(codec, schema)  # first, so that a misspelt name makes no log
-    given = _Given.check(
+    given = _LogArguments.check(
         ring,
         index,
         {
@@ -146,61 +146,57 @@ def open(
         schema=schema,
         nan=nan,
     )
-    log: Log[T]
-    if kind is RingLog:
-        log = RingLog(os.path.realpath(text), options)
-    else:
-        log = SegmentedLog(files.hold_dir(text), options, given.wanted if create else None)
-    try:
-        given.check_same(log)
-    except BaseException:
-        log.close()
-        raise
-    return log
+    if kind == "ring":
+        file = RingStorage(os.path.realpath(text))
+        return given.check_same(Log(file, options), file)
+    segments = SegmentStorage(files.hold_dir(text))
+    return given.check_same(Log(segments, options, given.wanted if create else None), None)
 
 
 def _nothing_at(path: str) -> NoSuchLog:
     return NoSuchLog(f"{path}: there is no log here", filename=path)
 
 
-def _create(path: str, given: _Given) -> type[Log[Any]]:
-    """Have something where nothing was; the kind of log that it will be, or is by now."""
+def _create(path: str, given: _LogArguments) -> Kind:
+    """Create what is missing; returns the kind of log that it will be, or already is."""
     given.check_new(path)
     if given.size is None:
         files.make_dir(path, given.wanted.dir_mode)
-        return SegmentedLog
+        return "segments"
     wanted = given.wanted
     ring_file.create(path, ring_file.new_header(wanted, given.size, given.index), wanted.file_mode)
     kind = _kind_at(path)
-    return RingLog if kind is None else kind
+    return "ring" if kind is None else kind
 
 
-def _kind_at(path: str) -> type[Log[Any]] | None:
+def _kind_at(path: str) -> Kind | None:
     """The kind of log that ``path`` can be; None if nothing is there."""
     for _ in range(LOOKS):
         there = files.is_dir(path)
         if there is None:
             return None
         if there:
-            return SegmentedLog
+            return "segments"
         with suppress(NoSuchLog):  # it was a file just now
             if ring_file.is_ring(path):
-                return RingLog
+                return "ring"
     raise Usage(f"{path}: is not a directory and not a ring, so it is not a log")
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
-    """What an opener says of the log itself."""
+class _LogArguments:
+    """The arguments of `open` that describe the log itself."""
 
     settings: dict[str, Any]  # by name, as the log would have them
-    wanted: Settings  # all of them, for a log that is created
+    wanted: Settings  # all settings, for a log that is created
     size: int | None
     index: int | None
 
     @classmethod
-    def check(cls, ring: int | str | None, index: int | None, settings: dict[str, Any]) -> _Given:
-        """What was given, with sizes as numbers."""
+    def check(
+        cls, ring: int | str | None, index: int | None, settings: dict[str, Any]
+    ) -> _LogArguments:
+        """The given values, with sizes as numbers."""
         names = [name for name, value in settings.items() if value is not None]
         wanted = Settings().changed(**{name: settings[name] for name in names})
         if index is not None and (isinstance(index, bool) or not isinstance(index, int)):
@@ -215,54 +211,63 @@ class _Given:
         return cls({name: getattr(wanted, name) for name in names}, wanted, size, index)
 
     def check_new(self, path: str) -> None:
-        """Refuse what makes no new log."""
+        """Refuse arguments that cannot create a log."""
         if self.size is not None:
             return
-        if path.endswith(".ring"):
+        if path.lower().endswith(".ring"):
             raise Usage(
-                f"{path}: the name says ring, and a ring needs a size: give it as in "
+                f"{path}: a name ending in .ring needs the size of the ring, as in "
                 f"open({os.path.basename(path)!r}, ring='64MiB'), or choose another name for a log "
                 "of segments"
             )
         for name in self._for_rings():
             raise Usage(f"{name} is for a ring: give its size as well, such as ring='64MiB'")
 
-    def check_kind(self, path: str, kind: type[Log[Any]]) -> None:
-        """Refuse what means nothing for the kind of log that is there."""
-        if kind is RingLog and "segment_size" in self.settings:
+    def check_kind(self, path: str, kind: Kind) -> None:
+        """Refuse arguments that do not apply to the kind of the existing log."""
+        if kind == "ring" and "segment_size" in self.settings:
             raise Usage(f"{path}: is a ring, which is one file and has no segment_size")
-        if kind is SegmentedLog and self.size is not None:
+        if kind == "segments" and self.size is not None:
             raise Usage(f"{path}: is a directory; a ring is one file, so ring= does not apply")
-        if kind is SegmentedLog:
+        if kind == "segments":
             for name in self._for_rings():
-                raise Usage(f"{path}: {name} is for a ring, and this is a log of segments")
+                raise Usage(f"{path}: {name} is for a ring, but this is a log of segments")
 
     def _for_rings(self) -> list[str]:
         given = {"index": self.index, "when_full": self.settings.get("when_full")}
         return [name for name, value in given.items() if value is not None]
 
-    def check_same(self, log: Log[Any]) -> None:
-        """Refuse what contradicts the log."""
+    def check_same(self, log: Log[T], ring: RingStorage | None) -> Log[T]:
+        """Return the log, or raise if an argument contradicts it."""
+        try:
+            self._check_settings(log)
+            if ring is not None:
+                self._check_shape(log.path, ring.known_header(log))
+        except BaseException:
+            log.close()
+            raise
+        return log
+
+    def _check_settings(self, log: Log[T]) -> None:
         for name, value in self.settings.items():
             has = getattr(log.settings, name)
-            if value != has and name != "codec":  # whose mismatch has an error of its own
+            if value != has and name != "codec":  # its mismatch has a separate error
                 said = (oct(value), oct(has)) if name == "file_mode" else (repr(value), repr(has))
                 raise Usage(
-                    f"{log.path}: {name}={said[0]} was given, and the log has {said[1]}; leave it "
+                    f"{log.path}: {name}={said[0]} was given, but the log has {said[1]}; leave it "
                     f"out, or change the log with log.configure({name}={said[0]})"
                 )
-        if not isinstance(log, RingLog):
-            return
-        header = log._known_header()
+
+    def _check_shape(self, path: str, header: ring_file.Header) -> None:
         if self.size is not None and self.size != header.file_bytes:
             raise Usage(
-                f"{log.path}: ring={self.size} was given, and the ring has {header.file_bytes} "
+                f"{path}: ring={self.size} was given, but the ring has {header.file_bytes} "
                 f"bytes; leave it out, or change the ring with log.resize({self.size})"
             )
         if self.index is not None and self.index != header.index_capacity:
             raise Usage(
-                f"{log.path}: index={self.index} was given, and the ring has "
-                f"{header.index_capacity}, for good; leave it out"
+                f"{path}: index={self.index} was given, but the ring has "
+                f"{header.index_capacity}, which cannot be changed; leave it out"
             )
 
 
@@ -293,9 +298,15 @@ def _check_periods(seconds: float | None, events: int | None, mode: str) -> None
         raise Usage(f"{name} needs mode='rw': a log that is only read has nothing to sync")
 
 
+def _check_nan(nan: str, mode: str) -> None:
+    check_choice(nan, "nan", "raise", "null")
+    if mode == "r" and nan != "raise":
+        raise Usage(f"nan={nan!r} needs mode='rw': a log that is only read encodes no values")
+
+
 def _pickled(log: Log[Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """How a log is pickled and copied: by its path, its uuid, and the options of this handle."""
-    log._head()  # it must be open; in a child this opens it
+    log._ensure_open()
     held = log._held_fd if log._ctl is None else log._ctl.held_fd
     try:
         there = os.path.samestat(os.stat(log.path), os.fstat(held))
@@ -303,7 +314,7 @@ def _pickled(log: Log[Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         there = False
     if not there:
         raise Gone(
-            f"{log.path}: the log was moved or deleted, so it cannot be opened again by its path",
+            f"{log.path}: the log was moved or deleted, so it cannot be opened again at its path",
             filename=log.path,
         )
     return _opened_again, (log.path, log.stats().uuid, log._options)
@@ -315,12 +326,11 @@ def _opened_again(path: str, uuid: object, options: Options) -> Log[Any]:
     log: Log[Any] = open(path, "rw" if options.writable else "r", create=False, **given)
     if log.stats().uuid != uuid:
         log.close()
-        raise Gone(f"{path}: another log is here than the one that was pickled", filename=path)
+        raise Gone(f"{path}: this is not the log that was pickled", filename=path)
     return log
 
 
-copyreg.pickle(SegmentedLog, _pickled)
-copyreg.pickle(RingLog, _pickled)
+copyreg.pickle(Log, _pickled)
 
 
 def create(
@@ -373,11 +383,11 @@ def create(
 
 
 def verify(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Report:
-    """Check every byte that matters of the log at ``path``, which need not be fit to be opened.
+    """Check every byte that matters of the log at ``path``, even if it can no longer be opened.
 
-    It reads into private memory, of a ring as much as the file is large. Writers may go on; what
-    they append meanwhile is not looked at. ``progress`` is called with bytes read and bytes in all.
-    Nothing is changed, whatever is found.
+    It reads into private memory; a ring needs as much memory as its file is large. Writers may go
+    on; what they append meanwhile is not checked. ``progress`` is called with the bytes read and
+    the total. Nothing is changed, whatever is found.
 
     >>> penstock.open(path).append(b"hello")
     1
@@ -402,15 +412,15 @@ def repair(
     in_place: bool = False,
     progress: Progress | None = None,
 ) -> Plan:
-    """Say how the log at ``path`` can be repaired, and do it if told where.
+    """Plan the repair of the log at ``path``, and do it if ``to`` or ``in_place`` is given.
 
     With ``to`` a repaired copy is made there, in a new directory or, of a ring, a new file, and the
-    log is left as it is. With ``in_place`` damaged segments, or the ring, are replaced, for which
-    nobody may have the log open (`Busy`); each original is kept as ``damaged-…bin``, that of a ring
+    log is left as it is. With ``in_place`` damaged segments, or the ring, are replaced; `Busy` is
+    raised if a process has the log open. Each original is kept as ``damaged-…bin``, that of a ring
     as ``<name>.damaged-…bin``. With neither, only the plan is made.
 
-    Every valid event is kept, with its seq, times and parts. What was lost is named in the plan.
-    ``progress`` is called with bytes read and bytes in all while the log is looked at.
+    Every valid event is kept, with its seq, times and parts. The plan names what was lost.
+    ``progress`` is called with the bytes read and the total while the log is checked.
 
     >>> penstock.open(path).append(b"hello")
     1
@@ -419,11 +429,11 @@ def repair(
     """
     check_progress(progress)
     text = files.path_text(path)
+    target = files.path_text(to) if to is not None else None  # before `progress` can chdir
     there = files.is_dir(text)
     if there is None:
         raise _nothing_at(text)
     if not there:
-        target = files.path_text(to) if to is not None else None
         return ring_mend.repair(os.path.realpath(text), target, in_place, progress)
     with closing(files.hold_dir(text)) as directory:
-        return repair_segments(directory, to=to, in_place=in_place, progress=progress)
+        return repair_segments(directory, to=target, in_place=in_place, progress=progress)

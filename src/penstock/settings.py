@@ -1,6 +1,6 @@
 """A log's settings: what they are, how they are checked, and their JSON form in the log itself.
 
-Beside them, the options of one opener, which the log does not keep.
+Also the options of one handle, which the log does not store.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def parse_size(value: int | str, what: str) -> int:
 
 
 def check_codec_name(name: object) -> None:
-    """Refuse what cannot be the name of a codec."""
+    """Refuse an invalid name of a codec."""
     if not isinstance(name, str):
         raise WrongType(f"codec must be the name of a codec, got {type(name).__name__}")
     if not _CODEC.fullmatch(name):
@@ -54,24 +54,24 @@ def check_codec_name(name: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a log was told about itself. It lives in the log, never in a file beside it.
+    """The settings of a log. They are stored in the log, never in a file beside it.
 
     Attributes
     ----------
     segment_size : int
-        Bytes of one segment file. A change holds from the next segment on.
+        Bytes of one segment file. A change applies from the next segment on.
     file_mode : int
-        Permission bits of the log's files; the directory gets the matching x bits. A change holds
-        for files that are made from then on, of a ring from the next `Log.resize` on; those that
-        are there keep their bits until you change them with chmod.
+        Permission bits of the log's files; the directory gets the matching x bits. A change
+        applies to files created later, for a ring from the next `Log.resize` on; existing files
+        keep their bits until you change them with chmod.
     codec : str
-        How values become bytes: "bytes", "json", "msgpack", "lite3" or one that was registered.
+        How values become bytes: "bytes", "json", "msgpack", "lite3" or a registered codec.
         It is chosen when the log is created and never changes.
     when_full : str
-        Of a ring: what becomes of an append for which there is no room. "drop" drops the oldest
-        events. "block" waits for readers that asked for it (`Log.follow` with ``hold``), and drops
-        what they have read. "error" raises `Full` where "block" would wait, and also where nobody
-        asked: only what was read is dropped.
+        For a ring: what to do if there is no room for an append. "drop" drops the oldest events.
+        "block" waits for readers with a hold (`Log.follow` with ``hold``) and drops what they have
+        read. "error" raises `Full` where "block" would wait, and also if there is no such reader:
+        only what was read is dropped.
     """
 
     segment_size: int = layout.SEGMENT_BYTES_DEFAULT
@@ -87,13 +87,13 @@ class Settings:
         size = self.segment_size
         if not layout.SEGMENT_BYTES_MIN <= size <= layout.SEGMENT_BYTES_MAX or size % layout.PAGE:
             raise Usage(
-                f"segment_size {size} is not a multiple of {layout.PAGE} "
-                f"from {layout.SEGMENT_BYTES_MIN} to {layout.SEGMENT_BYTES_MAX}"
+                f"segment_size must be a multiple of {layout.PAGE} "
+                f"from {layout.SEGMENT_BYTES_MIN} to {layout.SEGMENT_BYTES_MAX}, got {size}"
             )
         if self.file_mode & ~0o666 or self.file_mode & 0o600 != 0o600:
             raise Usage(
-                f"file_mode {self.file_mode:#o} must let its owner read and write "
-                "and may let group and others, such as 0o660"
+                f"file_mode must let the owner read and write, and may let group and others do so, "
+                f"such as 0o660, got {self.file_mode:#o}"
             )
         check_codec_name(self.codec)
         check_choice(self.when_full, "when_full", "drop", "block", "error")
@@ -104,17 +104,17 @@ class Settings:
         return self.file_mode | (self.file_mode & 0o444) >> 2
 
     def changed(self, **changes: Any) -> Settings:
-        """These settings with some of them changed and checked."""
+        """A copy of these settings with some of them changed, checked."""
         known = {f.name for f in fields(self)}
         for name, value in list(changes.items()):
             if name not in known:
-                raise Usage(f"unknown setting {name!r}; there are {', '.join(sorted(known))}")
+                raise Usage(f"a setting must be one of {', '.join(sorted(known))}, got {name!r}")
             if name == "segment_size":
                 changes[name] = parse_size(value, name)
         return replace(self, **changes)
 
     def to_json(self) -> bytes:
-        """The form that headers and settings frames carry; what is as ever goes without saying."""
+        """The form that headers and settings frames store; defaults are left out."""
         said = asdict(self)
         if self.codec == BYTES:
             del said["codec"]
@@ -123,13 +123,13 @@ class Settings:
         data = json.dumps(said, sort_keys=True, separators=(",", ":")).encode()
         if len(data) > layout.SETTINGS_BYTES_MAX:
             raise TooLarge(
-                f"the settings take {len(data)} bytes; at most {layout.SETTINGS_BYTES_MAX}"
+                f"settings must take at most {layout.SETTINGS_BYTES_MAX} bytes, got {len(data)}"
             )
         return data
 
     @classmethod
     def from_json(cls, data: bytes, path: str) -> Settings:
-        """Settings from a header or frame; a name that this version does not know is an error."""
+        """Settings from a header or frame; an unknown name is an error."""
         known = _SEEN.get(data)
         if known is not None:
             return known
@@ -138,7 +138,7 @@ class Settings:
             unknown = set(loaded) - {f.name for f in fields(cls)}
             if unknown:
                 raise UnsupportedVersion(
-                    f"{path}: has a setting that this Penstock does not know: {sorted(unknown)[0]}",
+                    f"{path}: has a setting unknown to this Penstock: {sorted(unknown)[0]}",
                     path=path,
                 )
             settings = cls().changed(**loaded)
@@ -149,14 +149,14 @@ class Settings:
         return settings
 
 
-# Every roll reads the settings several times, and under the write lock; they hardly ever change.
+# Every roll reads the settings several times, and under the write lock; they rarely change.
 _SEEN: dict[bytes, Settings] = {}
 _SEEN_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How one handle opens a log, of whatever kind; `penstock.open` says what they mean."""
+    """How one handle opens a log of any kind; `penstock.open` documents them."""
 
     writable: bool
     timeout: float | None

@@ -7,18 +7,15 @@ from dataclasses import dataclass, field
 from penstock import _core
 from penstock import layout as L
 from penstock._core import Control
-from penstock.errors import NotFound
-from penstock.segments import segment
-from penstock.segments.store import Store
 
 JOBS = ("allocate", "prepare", "seal", "sync")
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """How one kind of background work of this handle went. Times are UTC nanoseconds since 1970.
+    """Results of one kind of background work of this handle. Times are UTC nanoseconds since 1970.
 
-    To wait for a lock is no failure; the work is done later.
+    Waiting for a lock is not a failure; the work is done later.
     """
 
     last_success_ns: int | None = None  # None: it never had anything to do
@@ -29,7 +26,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What a log looks like from outside. Counters count since control was built.
+    """Counts and sizes of a log. Counters start when control is built.
 
     ``background`` is what the threads of this handle, in this process, have done: for each of the
     jobs "allocate", "prepare", "seal" and "sync" when it last succeeded, its last error, and how
@@ -51,7 +48,7 @@ class Stats:
     syncs: int = 0
     lock: str = "polling" if _core.POLLING else "futex"
     spurious: dict[str, str] = field(default_factory=dict)
-    ring: Ring | None = None  # what a ring has besides
+    ring: Ring | None = None  # only for a ring
     background: dict[str, Job] = field(default_factory=dict)
 
 
@@ -60,24 +57,24 @@ class Ring:
     """The file of a ring, and what is in it. Positions only grow; see docs/format.md."""
 
     file_bytes: int
-    ring_offset: int  # where the room for frames begins
-    ring_bytes: int  # how much that is
-    index_capacity: int  # events that are found at once by their seq
+    ring_offset: int  # where the area for frames begins
+    ring_bytes: int  # size of that area
+    index_capacity: int  # events that the index can hold
     format_version: int
     generation: int  # above 0: a repair has left seqs out
     tail: int  # position of the oldest frame
-    head: int  # position behind the newest one
-    reserved: int  # position behind what an append that is under way may touch; head if none is
+    head: int  # position after the newest one
+    reserved: int  # end of what an append in progress may write; head if there is none
     used_bytes: int
     lost_bytes: int  # of damaged frames that were dropped since control was built
     when_full: str
-    holds: int  # readers with hold=True, also those that died and are not forgotten yet
+    holds: int  # readers with hold=True, including dead ones that were not removed yet
     monotone: bool  # event times never went back
 
 
 @dataclass(frozen=True, slots=True)
 class Stock:
-    """What the files of a log come to, and the seqs that were in them at that moment."""
+    """Totals of a log's files, and the seqs in them, at one moment."""
 
     uuid: bytes
     first_seq: int
@@ -88,24 +85,10 @@ class Stock:
     ring: Ring | None = None
 
 
-def take_stock(store: Store, first_seq: int, next_seq: int) -> Stock:
-    """Look at the files of a segmented log."""
-    store.survey()
-    found = [store.file(base) for base in store.bases()]
-    return Stock(
-        uuid=store.uuid or b"",
-        first_seq=first_seq,
-        next_seq=next_seq,
-        segments=len(found),
-        disk_bytes=sum(_disk_bytes(name) for name in found),
-        spurious=dict(store.spurious),
-    )
-
-
 def collect(
     path: str, control: Control | None, durable: int, stock: Stock, background: dict[str, Job]
 ) -> Stats:
-    """Put together what the files and the counters say."""
+    """Combine the totals of the files with the counters."""
 
     def counted(at: int) -> int:
         return control.get(at) if control is not None else 0
@@ -128,10 +111,3 @@ def collect(
         ring=stock.ring,
         background=background,
     )
-
-
-def _disk_bytes(path: str) -> int:
-    try:
-        return segment.disk_bytes(path)
-    except NotFound:
-        return 0  # retained away just now

@@ -1,7 +1,8 @@
-"""Times as users write them, turned into UTC nanoseconds since 1970. Knows nothing of logs.
+"""Convert times as users write them to UTC nanoseconds since 1970. Knows nothing of logs.
 
 A time without a zone is local time, as everywhere in Python. A whole number is nanoseconds; one
-that is more likely seconds, milliseconds or microseconds is refused, never guessed.
+that is more likely seconds, milliseconds or microseconds is refused, never guessed. A time that
+counts from now says so by its sign.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import operator
 import re
 from typing import Any, SupportsIndex, TypeAlias, cast
 
-from penstock._core import Ns
+from penstock._core import Ns, now_ns
 from penstock.errors import Usage, WrongType
 
 __all__ = ["NS_MAX", "Ns", "Time", "to_ns"]
 
-Time: TypeAlias = "SupportsIndex | str | dt.datetime | dt.date"
+Time: TypeAlias = "SupportsIndex | str | dt.datetime | dt.date | dt.timedelta"
 
 NS_MAX = (1 << 63) - 1
 _RANGE = "1970-01-01 to 2262-04-11 (UTC)"
@@ -26,18 +27,35 @@ _LOOKS_LIKE = (  # upper bound, unit, how many nanoseconds: 1973 to 5138 in each
     (10**14, "milliseconds", 1_000_000),
     (10**17, "microseconds", 1_000),
 )
-_LEAST_LIKELY = 10**8  # numbers below it are made up, for tests and counters
+_RELATIVE = re.compile(r"([+-])((?:\d+(?:\.\d+)?(?:ns|us|ms|s|m|h|d|w))+)", re.ASCII)
+_PART = re.compile(r"(\d+)(?:\.(\d+))?(ns|us|ms|s|m|h|d|w)", re.ASCII)
+_UNIT_NS = {
+    "ns": 1,
+    "us": 1_000,
+    "ms": 1_000_000,
+    "s": 1_000_000_000,
+    "m": 60 * 1_000_000_000,
+    "h": 3600 * 1_000_000_000,
+    "d": 86_400 * 1_000_000_000,
+    "w": 7 * 86_400 * 1_000_000_000,
+}
+_TEXT_CHARACTERS_MAX = 100  # of a time that counts from now
+_LEAST_LIKELY = 10**8  # numbers below it are artificial, for tests and counters
 
 
 def to_ns(value: Time, what: str = "time") -> Ns:
     """Nanoseconds since 1970 of a whole number, a datetime, a date or an ISO 8601 string.
 
-    What has no zone is local time, as for `datetime.timestamp`; a date is its first moment.
+    A value without a zone is local time, as for `datetime.timestamp`; a date is its first moment.
+    "now", "-1h", "-1d12h" and "+30s" count from now, in w, d, h, m, s, ms, us and ns, and so does a
+    `timedelta` that is not above zero. A day is 24 hours.
 
     >>> to_ns("1970-01-02T00:00:00Z")
     86400000000000
     >>> to_ns("1970-01-01T01:00:00.000000001+01:00")
     1
+    >>> to_ns("now") - to_ns("-1h") >= 3_600_000_000_000 - 1_000_000_000
+    True
     """
     if isinstance(value, Ns):
         return value
@@ -45,16 +63,18 @@ def to_ns(value: Time, what: str = "time") -> Ns:
         ns = _text_ns(value, what)
     elif isinstance(value, dt.date):
         ns = _date_ns(value, what)
+    elif isinstance(value, dt.timedelta):
+        ns = _delta_ns(value, what)
     elif hasattr(type(value), "__index__") and not isinstance(value, bool):
         try:
             ns = operator.index(value)
-        except TypeError:  # an array has the method, and only some have an answer
+        except TypeError:  # every array has the method, but it fails for most
             raise WrongType(f"{what} must be a time, got {type(value).__name__}") from None
         _check_unit(ns, what)
     else:
         raise WrongType(
-            f"{what} must be nanoseconds since 1970, a datetime, a date or an ISO 8601 string, "
-            f"got {type(value).__name__}{_hint(value)}"
+            f"{what} must be nanoseconds since 1970, a datetime, a date, an ISO 8601 string or "
+            f"text like '-1h', got {type(value).__name__}{_hint(value)}"
         )
     if not 0 <= ns <= NS_MAX:
         raise Usage(f"{what} must lie within {_RANGE}, got {value!r}")
@@ -75,21 +95,51 @@ def _check_unit(number: int, what: str) -> None:
 
 def _hint(value: object) -> str:
     if isinstance(value, float):
-        return "; of seconds, make int(seconds * 1e9)"
+        return "; convert seconds with int(seconds * 1e9)"
     if type(value).__name__ == "datetime64":
         return " without a zone; if it is UTC, give value.astype('datetime64[ns]').astype(int)"
     return ""
 
 
+def _delta_ns(value: dt.timedelta, what: str) -> int:
+    """A timedelta counts from now; one above zero is more likely meant to count back."""
+    if value > dt.timedelta(0):
+        raise Usage(
+            f"{what} counts from now, so a timedelta must not be above zero, got {value!r}; give "
+            f"-timedelta(...) for the past, and text like '+1h' for what is to come"
+        )
+    below_us = cast(int, getattr(value, "nanoseconds", 0))  # a pandas.Timedelta
+    whole = (value.days * 86_400 + value.seconds) * 1_000_000_000 + value.microseconds * 1000
+    return now_ns() + whole + below_us
+
+
+def _relative_ns(text: str) -> int | None:
+    """Text that counts from now; None if it does not."""
+    if text == "now":
+        return now_ns()
+    found = _RELATIVE.fullmatch(text) if len(text) <= _TEXT_CHARACTERS_MAX else None
+    if found is None:
+        return None
+    total = 0
+    for whole, fraction, unit in _PART.findall(found[2]):
+        total += int(whole) * _UNIT_NS[unit]
+        if fraction:
+            total += int(fraction) * _UNIT_NS[unit] // 10 ** len(fraction)
+    return now_ns() + (total if found[1] == "+" else -total)
+
+
 def _text_ns(text: str, what: str) -> int:
+    relative = _relative_ns(text)
+    if relative is not None:
+        return relative
     try:
         found = dt.datetime.fromisoformat(text)
     except ValueError:
         raise Usage(
             f"{what} must be an ISO 8601 date or time, such as 2026-11-01 "
-            f"or 2026-11-01T12:30:00+01:00, got {text[:60]!r}"
+            f"or 2026-11-01T12:30:00+01:00, or count from now, such as -1h, got {text[:60]!r}"
         ) from None
-    below_us = _FRACTION.search(text)  # which a datetime cannot hold
+    below_us = _FRACTION.search(text)  # a datetime cannot hold this
     return _date_ns(found, what) + (int(below_us[1][:3].ljust(3, "0")) if below_us else 0)
 
 

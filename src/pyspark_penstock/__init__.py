@@ -1,8 +1,8 @@
 """Where Spark finds the data source ``penstock`` by itself.
 
-Spark imports every top-level module called ``pyspark_…`` and registers its ``DefaultSource``. One
-that fails to import takes all others with it, so this imports nothing but Spark's own base class;
-all else is imported when the source is used.
+Spark imports every top-level module whose name begins with ``pyspark_`` and registers its
+``DefaultSource``. If one of them fails to import, all are lost. So this module imports only Spark's
+base class; everything else is imported when the source is used.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ class DefaultSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What is given to ``format()``."""
+        """The name for ``format()``."""
         return "penstock"
 
     def schema(self) -> StructType:
-        """The columns, if the user gives none."""
+        """The columns of a read without a schema of the user."""
+        from penstock.spark.quirks import prepare_worker
         from penstock.spark.read.source import schema
-        from penstock.spark.workers import settle
 
-        settle()
+        prepare_worker()
         return schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For ``spark.read``."""
-        from penstock.spark.read.source import TableReader
-        from penstock.spark.workers import settle
+        from penstock.spark.quirks import prepare_worker
+        from penstock.spark.read.source import table_reader
 
-        settle()
-        return TableReader(self.options, schema)
+        prepare_worker()
+        return table_reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For ``spark.readStream``."""
@@ -55,16 +55,16 @@ class DefaultSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """For ``df.write``."""
-        from penstock.spark.workers import settle
+        from penstock.spark.quirks import prepare_worker
         from penstock.spark.write.sink import TableWriter
 
-        settle()
+        prepare_worker()
         return TableWriter(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """For ``df.writeStream``."""
-        from penstock.spark.workers import settle
+        from penstock.spark.quirks import prepare_worker
         from penstock.spark.write.sink import StreamWriter
 
-        settle()
+        prepare_worker()
         return StreamWriter(self.options, schema, overwrite)

@@ -1,5 +1,5 @@
 """Worker processes for the tests in this directory."""
 
-from tests.support.fixtures import _zygote, crew, scene
+from tests.support.fixtures import _zygote, any_scene, crew, scene
 
-__all__ = ["_zygote", "crew", "scene"]
+__all__ = ["_zygote", "any_scene", "crew", "scene"]

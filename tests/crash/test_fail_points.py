@@ -1,126 +1,38 @@
-"""A process dies at each fail-point, alone or beside others; the log then holds what it must."""
+"""A process dies at each fail-point, alone or beside others; the log or ring holds what it must."""
 
 from __future__ import annotations
 
 import re
 import signal
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from penstock import _core
-from tests.support.scene import SEGMENT, Scene
-from tests.support.workers import ROOT, Worker
+from tests.crash.cases import (
+    BESIDE_OTHERS,
+    CLOSING,
+    CREATION,
+    FIRST_OPEN,
+    REPAIRING,
+    RING_CREATION,
+    Case,
+)
+from tests.support.scene import Scene
+from tests.support.workers import ROOT, Crew, Worker
 
 pytestmark = [pytest.mark.crash, pytest.mark.process]
-
-BATCH = [30, 0, 5000, 200, 20_000]
-
-
-@dataclass
-class Case:
-    """One way to die: what the victim does, which fail-point ends it, at which pass."""
-
-    name: str
-    job: str = "write"
-    operations: list[list[int]] = field(default_factory=lambda: [[200]] * 3)
-    times: int = 1
-    before: str = ""  # a fail-point at which an earlier victim has died already
-
-    @property
-    def segment_size(self) -> int:
-        """Next segments are prepared ahead only in logs whose segments are worth it."""
-        return 8 << 20 if self.job == "fill" else SEGMENT
-
-    @property
-    def label(self) -> str:
-        """For the test's id."""
-        shape = "batch" if self.operations == [BATCH] else self.job
-        after = f"-after-{self.before}" if self.before else ""
-        return f"{self.name}-{shape}-{self.times}{after}"
-
-
-def _batch(name: str, times: int = 1, before: str = "") -> Case:
-    return Case(name, operations=[BATCH], times=times, before=before)
-
-
-PUBLISH = [
-    *("publish.reserved", "publish.written", "publish.body", "publish.commit"),
-    *("publish.head", "publish.words"),
-]
-ROLL = ["segment.started", "roll.reserved", "roll.committed", "segment.named", "segment.synced"]
-DEAD_BATCH = "publish.batch_body"
-
-# Deaths that can happen while other processes have the log open.
-BESIDE_OTHERS = [
-    *(Case(name) for name in PUBLISH),
-    *(Case(name, times=3) for name in ("publish.body", "publish.commit")),
-    *(_batch(name) for name in PUBLISH),
-    *(_batch(DEAD_BATCH, times) for times in (1, 2, 4)),
-    Case("lock.taken"),
-    Case("lock.given"),
-    *(Case(name, job="roll") for name in ROLL),
-    *(Case("repair.word", job="roll", times=times) for times in range(1, 15)),
-    Case("repair.head", job="roll"),
-    Case("roll.published", job="roll"),
-    Case("roll.committed", operations=[[60_000]] * 5),
-    Case("segment.named", operations=[[60_000]] * 5),
-    Case("prepare.made", job="fill"),
-    Case("prepare.named", job="fill"),
-    *(Case(name, job="roll") for name in ("seal.indexed", "seal.allocated", "seal.written")),
-    *(
-        Case(name, job="sync", times=times)
-        for name in ("sync.begun", "sync.synced", "sync.checkpointed")
-        for times in (1, 2)
-    ),
-    *(Case("load.named", job="load", times=times) for times in (1, 2, 5)),
-    *(Case(name, job="load") for name in ("load.reserved", "load.committed", "load.published")),
-]
-
-# Deaths of the process that repairs what an earlier death left, with the log open elsewhere.
-REPAIRING = [
-    *(Case("lock.took_over", before=name) for name in ("lock.taken", *PUBLISH)),
-    *(Case("repair.walked", before=name) for name in (*PUBLISH, DEAD_BATCH)),
-    *(Case("repair.zeroing", times=times, before=DEAD_BATCH) for times in (1, 2, 7)),
-    Case("repair.zeroed", before=DEAD_BATCH),
-    *(Case("repair.word", times=times, before=DEAD_BATCH) for times in range(1, 15)),
-    Case("repair.head", before=DEAD_BATCH),
-    *(Case("repair.head", before=name) for name in ("publish.commit", "publish.head")),
-    *(Case(name, before="roll.committed") for name in ("segment.started", "segment.named")),
-    *(Case("repair.head", before=name) for name in ("roll.committed", "segment.synced")),
-    *(Case("repair.moved", before="load.named", times=times) for times in (1, 2)),
-    Case("repair.head", before="load.committed"),
-    *(Case(name, job="sync", before="sync.begun") for name in ("sync.begun", "sync.synced")),
-]
-
-# Deaths of the first process to open the log, whatever state the last one left it in.
-FIRST_OPEN = [
-    *(Case(name) for name in ("control.created", "control.written", "control.renamed")),
-    Case("open.locked"),
-    Case("repair.walked", before=DEAD_BATCH),
-    *(Case("repair.zeroing", times=times, before=DEAD_BATCH) for times in (1, 2, 7)),
-    Case("repair.zeroed", before=DEAD_BATCH),
-    *(Case(name, before="roll.committed") for name in ("segment.started", "segment.named")),
-    Case("segment.synced", before="roll.committed"),
-    Case("control.renamed", before=DEAD_BATCH),
-    Case("repair.moved", before="load.named"),
-    Case("open.settled", before="sync.begun"),
-]
-
-# Deaths of the last writer, while it closes the log.
-CLOSING = ["slack.told", "slack.freed", "slack.removed"]
-
-CREATION = [
-    *("segment.started", "segment.named", "segment.synced", "repair.walked"),
-    *("control.created", "control.written", "control.renamed", "open.locked"),
-]
 
 # Those have tests of their own: below, and in tests/unit/test_repair.py.
 ELSEWHERE = {
     *("lock.waiting", "mend.built", "mend.kept", "mend.named"),
     *("ring.copied", "ring.replaced"),  # test_ring_resize.py
     "publish.settled",  # tests/edges/test_ring_full.py
+    *("consumer.made", "consumer.named", "consumer.deleted"),  # tests/consumers/test_kills.py
+    *("consumer.fields", "consumer.summed", "consumer.stored"),
+    *("consumer.appended", "consumer.saved", "consumer.tracked"),
+    # tests/process/test_many_logs.py
+    *("delete.locked", "delete.renamed", "delete.emptied", "delete.ring"),
 }
 
 
@@ -134,15 +46,6 @@ def victim(
     if go is not None:
         args["go"] = go
     return scene.start(case.job, name, **args)
-
-
-def kill_first(scene: Scene, before: str) -> None:
-    """The earlier death that a case is about the repair of."""
-    operations = [BATCH] if before == DEAD_BATCH else [[300]]
-    kind = before.partition(".")[0]
-    job = {"roll": "roll", "segment": "roll", "sync": "sync", "load": "load"}.get(kind, "write")
-    times = {DEAD_BATCH: 4, "load.named": 3}.get(before, 1)
-    victim(scene, "first", Case(before, job, operations, times)).died()
 
 
 def witness_of(scene: Scene, go: Path) -> Worker:
@@ -160,9 +63,9 @@ def witness_of(scene: Scene, go: Path) -> Worker:
 
 
 @pytest.mark.parametrize("case", BESIDE_OTHERS, ids=lambda c: c.label)
-def test_death_beside_others(scene: Scene, case: Case) -> None:
+def test_death_beside_others(crew: Crew, tmp_path: Path, case: Case) -> None:
     """A process that has the log open takes over from one that dies anywhere, and loses nothing."""
-    scene.seed(case.segment_size)
+    scene = case.scene(crew, tmp_path)
     go = scene.file("go")
     witness = witness_of(scene, go)
     victim(scene, "victim", case).died()
@@ -174,23 +77,24 @@ def test_death_beside_others(scene: Scene, case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", BESIDE_OTHERS, ids=lambda c: c.label)
-def test_death_alone(scene: Scene, case: Case) -> None:
+def test_death_alone(crew: Crew, tmp_path: Path, case: Case) -> None:
     """The next process to open the log after a death anywhere finds all that was acknowledged."""
-    scene.seed(case.segment_size)
+    scene = case.scene(crew, tmp_path)
     victim(scene, "victim", case).died()
+    scene.check()
     scene.check_goes_on()
 
 
 @pytest.mark.parametrize("case", REPAIRING, ids=lambda c: c.label)
 @pytest.mark.parametrize("others", ["witness", "nobody"])
-def test_death_of_the_repairer(scene: Scene, case: Case, others: str) -> None:
+def test_death_of_the_repairer(crew: Crew, tmp_path: Path, case: Case, others: str) -> None:
     """A death during the repair of a death is repaired in turn, with and without others there."""
-    scene.seed()
+    scene = case.scene(crew, tmp_path)
     go, go_second = scene.file("go"), scene.file("go-second")
     witness = witness_of(scene, go) if others == "witness" else None
     second = victim(scene, "second", case, go=go_second)
     second.wait_report("ready")
-    kill_first(scene, case.before)
+    victim(scene, "first", case.earlier()).died()
     go_second.touch()
     second.died()
     scene.check()  # before anybody has repaired
@@ -202,12 +106,13 @@ def test_death_of_the_repairer(scene: Scene, case: Case, others: str) -> None:
 
 
 @pytest.mark.parametrize("case", FIRST_OPEN, ids=lambda c: c.label)
-def test_death_of_the_first_opener(scene: Scene, case: Case) -> None:
+def test_death_of_the_first_opener(crew: Crew, tmp_path: Path, case: Case) -> None:
     """A death during the first open, also one that repairs, leaves a log that opens."""
-    scene.seed()
+    scene = case.scene(crew, tmp_path)
     if case.before:
-        kill_first(scene, case.before)
+        victim(scene, "first", case.earlier()).died()
     victim(scene, "opener", case, at_open=True).died()
+    scene.check()
     scene.check_goes_on()
 
 
@@ -268,8 +173,9 @@ def test_dead_batch_stays_dead(scene: Scene, others: str) -> None:
     scene.check_goes_on()
 
 
-def test_death_of_a_waiter(scene: Scene) -> None:
+def test_death_of_a_waiter(any_scene: Scene) -> None:
     """A process that dies while it waits for the write lock harms neither the holder nor others."""
+    scene = any_scene
     scene.seed()
     go = scene.file("go")
     witness = witness_of(scene, go)
@@ -290,17 +196,9 @@ def test_death_of_a_waiter(scene: Scene) -> None:
 
 
 def test_every_fail_point_is_covered() -> None:
-    """No fail-point of the source is without a death in the tests above, or in those of rings."""
-    from tests.crash import test_ring_fail_points as rings  # which makes use of this module
-
-    of_rings = {c.name for c in [*rings.BESIDE_OTHERS, *rings.REPAIRING, *rings.FIRST_OPEN]}
-    of_rings |= set(rings.CREATION)
+    """No fail-point of the source is without a death in the tests of this folder, or ELSEWHERE."""
     named = set(_core._FAIL_NAMES)
     for file in (ROOT / "src" / "penstock").rglob("*.py"):
         named |= set(re.findall(r"fail_point\(\s*['\"]([^'\"]+)['\"]", file.read_text()))
-    covered = {c.name for c in [*BESIDE_OTHERS, *REPAIRING, *FIRST_OPEN]} | {
-        *CREATION,
-        *CLOSING,
-        *ELSEWHERE,
-    }
-    assert named == covered | of_rings
+    covered = {case.name for case in [*BESIDE_OTHERS, *REPAIRING, *FIRST_OPEN]}
+    assert named == covered | {*CREATION, *RING_CREATION, *CLOSING, *ELSEWHERE}

@@ -163,21 +163,26 @@ class Budget:
     second: int
 
 
-def record(crew: Crew, directory: Path, script: str) -> tuple[History, Ledger]:
-    """Run the lives of a script, each in a process of its own."""
+def run_lives(crew: Crew, directory: Path, script: str, module: str) -> Path:
+    """Run the lives of a script, each in a process of its own that runs ``live`` of a module."""
     file = directory / "record"
     for line in script.split("/"):
         steps = steps_of(line)
         worker = crew.start(
             directory,
             "run_in_worker",
-            module="tests.support.lives",
+            module=module,
             function="live",
             args={"path": str(directory / "log"), "record": str(file), "steps": steps},
         )
         code = worker.wait()
         assert code == 0 or (code == -signal.SIGKILL and "dies" in steps[-1]), worker.errors()
-    return recorded(file)
+    return file
+
+
+def record(crew: Crew, directory: Path, script: str) -> tuple[History, Ledger]:
+    """The history of the pages of a log through the lives of a script."""
+    return recorded(run_lives(crew, directory, script, "tests.support.lives"))
 
 
 def from_another_boot(control: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import random
 import shutil
-import signal
 import struct
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 import penstock
 from penstock import _core
 from penstock import layout as L
-from tests.crash.test_power_loss import Budget, Trial, steps_of
+from tests.crash.test_power_loss import Budget, Trial, run_lives, steps_of
 from tests.support import pages
 from tests.support.fixtures import STORM
 from tests.support.lives import Ledger
@@ -108,20 +107,8 @@ def random_script(seed: int) -> str:
 
 
 def record(crew: Crew, directory: Path, script: str) -> tuple[History, RingLedger]:
-    """Run the lives of a script, each in a process of its own."""
-    file = directory / "record"
-    for line in script.split("/"):
-        steps = steps_of(line)
-        worker = crew.start(
-            directory,
-            "run_in_worker",
-            module="tests.support.ring_lives",
-            function="live",
-            args={"path": str(directory / "log"), "record": str(file), "steps": steps},
-        )
-        code = worker.wait()
-        assert code == 0 or (code == -signal.SIGKILL and "dies" in steps[-1]), worker.errors()
-    return recorded(file)
+    """The history of the pages of a ring through the lives of a script."""
+    return recorded(run_lives(crew, directory, script, "tests.support.ring_lives"))
 
 
 def from_another_boot(ring: Path) -> None:

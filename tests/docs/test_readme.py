@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import os
 import re
 import subprocess
@@ -142,15 +143,59 @@ def is_module(name: str) -> bool:
     return path.with_suffix(".py").exists() or path.is_dir() or name == "_core"
 
 
+def modules() -> dict[str, set[str]]:
+    """Every module of the package, and what it imports."""
+    found = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+        found[name] = imported(path) - {name}
+    return found
+
+
 def test_imports_point_down() -> None:
     """No module imports one of a layer above it, and every module has its layer."""
     place = layers()
-    for path in sorted(SOURCE.rglob("*.py")):
-        parts = path.relative_to(SOURCE).with_suffix("").parts
-        module = ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+    for module, others in modules().items():
         layer = layer_of(module, place)
         assert layer is not None, f"{module} is not in the table of docs/architecture.md"
-        for other in imported(path):
+        for other in others:
             below = layer_of(other, place)
             assert below is not None, f"{module} imports {other}, which has no layer"
             assert below >= layer, f"{module} imports {other}, which lies above it"
+
+
+def test_no_imports_in_a_circle() -> None:
+    """Inside a package, too, a module never imports one that leads back to it."""
+    graph = modules()
+    assert "segments.check.verify" in graph["segments.check.repair"]
+    graphlib.TopologicalSorter(graph).prepare()
+
+
+def test_layers_are_of_modules_that_exist() -> None:
+    """Every name in the table of layers is a module or a package."""
+    for name in layers():
+        assert name == "__init__" or is_module(name), name
+
+
+def test_storages_know_no_handle() -> None:
+    """What has the files of a log does not import the handle or the log: they are given to it."""
+    graph = modules()
+    for module, others in graph.items():
+        if module.split(".")[0] in ("segments", "ring", "steward"):
+            assert not others & {"handle.handle", "log", "opening"}, module
+
+
+# The same thing of a ring, of segments and of a consumer; or in Python and in the compiled core.
+TWINS = {"ArrowArray", "ArrowStream", "Findings", "Follower", "Header", "SegmentPosition", "Slot"}
+
+
+def test_a_name_has_one_meaning() -> None:
+    """No class or struct is defined twice, but for what is the same thing in both kinds of log."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(SOURCE.rglob("*.p*")):
+        if path.suffix in (".py", ".pyx", ".pxi"):
+            for name in re.findall(r"^(?:cdef )?(?:class|struct) +(\w+)", path.read_text(), re.M):
+                found.setdefault(name.lstrip("_"), []).append(path.name)
+    twice = {name for name, homes in found.items() if len(homes) > 1}
+    assert twice <= TWINS, {name: found[name] for name in twice - TWINS}

@@ -218,7 +218,7 @@ def test_to_wait_for_a_lock_is_no_failure(
     monkeypatch.setattr(ahead, "PATIENCE", 0.001)
     monkeypatch.setattr(ahead.Ahead, "work", work)
     with penstock.open(path, segment_size="64MiB") as log:
-        log._make_ready(0, None)
+        log._storage.make_ready(log, 0, None)
         with log._live().locked():
             ask(log)
             wait_for(lambda: put_off.count(True) > 3, "the lock to be missed")

@@ -89,7 +89,7 @@ def test_live_objects_of_every_compiled_class_are_mishandled(tmp_path: Path) -> 
         (Steward, (), r"log\.steward"),
         (Steward, ("x", 1), r"log\.steward"),
         (functools.partial(by_hand(Steward), path="x"), (), r"log\.steward"),
-        (_core.Given, (), "made by Penstock itself"),
+        (_core.Given, (), "made by Penstock and cannot be made by other code"),
     ],
 )
 def test_a_class_that_is_not_called_says_what_to_call(
@@ -213,7 +213,7 @@ def test_a_log_that_cannot_be_opened_again_is_not_pickled(
     with pytest.raises(penstock.PenstockError, match="no log here"):
         pickle.loads(data)
     penstock.create(log.path, ring="64KiB" if is_ring else None).close()
-    with pytest.raises(penstock.PenstockError, match="another log"):
+    with pytest.raises(penstock.PenstockError, match="this is not the log that was pickled"):
         pickle.loads(data)
 
 

@@ -94,7 +94,8 @@ def test_staged_batches(path: Path, tmp_path: Path) -> None:
     """Files that tasks staged, and the log took over as segments, leave nothing allocated."""
     pyarrow = pytest.importorskip("pyarrow")
     from penstock._core import rows_to_stage
-    from penstock.segments.staged import Writer, append_staged
+    from penstock.segments.staged import append_staged
+    from penstock.segments.staging import Writer
 
     names = ("value", "key", "topic", "headers", "time")
     pair = pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())])

@@ -17,7 +17,7 @@ import pytest
 
 import penstock
 from penstock.segments import staged
-from penstock.segments.staged import Writer
+from penstock.segments.staging import Writer
 from tests.support import alone
 
 COUNT = 300
@@ -273,6 +273,6 @@ def test_a_child_is_told_in_words(path: Path, tmp_path: Path) -> None:
                 os._exit(0)
         os.wait()
     assert errors.read_text() == (
-        "this load was begun by the parent process, which goes on with it; begin another one in "
+        "this load was begun by the parent process, which continues it; begin another one in "
         "this process"
     )

@@ -228,7 +228,7 @@ def test_a_log_without_any_header_is_repaired(subject: Subject, control: bool) -
         events(subject.path)
     uuid = subject.files[subject.segments()[0]][L.HEADER_UUID : L.HEADER_UUID + 16].hex()
     told = str(penstock.verify(subject.path)) + str(penstock.repair(subject.path))
-    assert "settings that no frame repeats, the codec among them" in told
+    assert "settings that no frame repeats, including the codec" in told
     assert "no event is lost" in str(penstock.repair(subject.path, in_place=True))
     assert penstock.verify(subject.path).ok
     assert events(subject.path) == subject.truth
@@ -312,8 +312,7 @@ def forged(subject: Subject, name: str, steps: int) -> bytes:
     """The header page of a file with another generation, and a right checksum."""
     page = bytearray(subject.files[name][: L.PAGE])
     page[L.HEADER_GENERATION] += steps
-    headers.seal_page(page, L.HEADER_CRC)
-    return bytes(page)
+    return headers.seal(L.HEADER, **L.HEADER.unpack(page))
 
 
 VOTES = {  # how far the header page and its copies are from what they were; which of them counts

@@ -124,6 +124,31 @@ def test_chdir_redirects_nothing(here: Path) -> None:
             assert values(again) == [b"first", *added]
 
 
+@pytest.mark.parametrize("kind", ["log", "ring"])
+def test_chdir_redirects_no_target(here: Path, kind: str) -> None:
+    """A copy goes to where its path led when it was asked for, whatever `progress` does."""
+    path = "b.ring" if kind == "ring" else "b"
+    options: dict[str, Any] = {"ring": SIZE} if kind == "ring" else {}
+
+    def leave(*_: int) -> None:
+        os.chdir(here / "two")
+
+    with penstock.create(path, **options) as log:
+        log.append(b"x")
+        calls: list[Callable[[], object]] = [
+            lambda: penstock.repair(path, to="mended", progress=leave),
+            lambda: log.repair(to="mended too", progress=leave),
+            lambda: log.backup("copy", progress=leave),
+        ]
+        for call in calls:
+            os.chdir(here / "one")
+            call()
+            assert os.getcwd() == str(here / "two")
+    for copy in ("mended", "mended too", "copy"):
+        assert penstock.verify(here / "one" / copy).events == 1
+    assert os.listdir(here / "two") == ["log"]
+
+
 def test_chdir_redirects_no_child(here: Path) -> None:
     """A child forked after chdir appends to its parent's log, and to no other of that name."""
     before = contents(here / "two" / "log")

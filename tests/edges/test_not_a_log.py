@@ -109,7 +109,7 @@ def test_links_are_not_followed(path: Path, tmp_path: Path, kept: str) -> None:
     put(tmp_path / "target" / "precious")
     path.mkdir()
     (path / kept).symlink_to(tmp_path / "target" / ("precious" if kept != "load.1-1.tmp" else ""))
-    with pytest.raises(penstock.Usage, match="is not a log"):
+    with pytest.raises(penstock.Usage, match="is neither a log nor empty"):
         penstock.open(path)
     assert (path / kept).is_symlink()
     assert (tmp_path / "target" / "precious").read_bytes() == TEXT
@@ -136,7 +136,7 @@ def test_what_dead_processes_left_is_swept(path: Path) -> None:
 def test_zeros_before_data_are_not_zeros(path: Path, name: str) -> None:
     """A file that begins with some zeros, but not a whole sector of them, is somebody's data."""
     put(path / name, bytes(511) + b"data")
-    with pytest.raises(penstock.Usage, match="is not a log"):
+    with pytest.raises(penstock.Usage, match="is neither a log nor empty"):
         penstock.open(path)
     assert (path / name).stat().st_size == 515
 

@@ -11,7 +11,7 @@ import pytest
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("kind", ["log", "ring", "json"])
+@pytest.mark.parametrize("kind", ["log", "ring", "json", "spark"])
 def test_every_public_callable_refuses_what_it_cannot_take(kind: str, tmp_path: Path) -> None:
     """Each parameter of each public function and method, listed from the package, is given each of
     a table of odd values: the call raises an error of Penstock's, or takes what the parameter may

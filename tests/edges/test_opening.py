@@ -151,6 +151,8 @@ def test_a_name_that_says_ring_needs_a_size(home: Path) -> None:
     for call in (penstock.open, penstock.create):
         with pytest.raises(penstock.Usage, match=r"open\('b.ring', ring='64MiB'\)"):
             call("b.ring")
+        with pytest.raises(penstock.Usage, match=r"open\('B.Ring', ring='64MiB'\)"):
+            call("B.Ring")
     with pytest.raises(penstock.NoSuchLog):
         penstock.open("b.ring", "r")
     assert os.listdir() == []
@@ -175,7 +177,7 @@ OTHERS: list[tuple[str, dict[str, Any], str]] = [
     ("log", {"when_full": "drop"}, "when_full is for a ring"),
     ("log", {"index": 5}, "index is for a ring"),
     ("ring", {"ring": "1MiB"}, r"ring=1048576.*65536 bytes.*resize\(1048576\)"),
-    ("ring", {"index": 8}, "index=8 was given, and the ring has 9"),
+    ("ring", {"index": 8}, "index=8 was given, but the ring has 9"),
     ("ring", {"index": 0}, "index=0 was given"),
     ("ring", {"when_full": "drop"}, r"when_full='drop'.*'block'.*configure\(when_full='drop'"),
     ("ring", {"file_mode": 0o600}, r"file_mode=0o600.*0o640.*configure"),
@@ -248,7 +250,7 @@ def test_calls_of_the_other_kind_are_refused(home: Path) -> None:
             log.follow(hold=True)
         with pytest.raises(penstock.Usage, match="when_full is for a ring"):
             log.configure(when_full="block")
-        with pytest.raises(penstock.Usage, match="no size to change"):
+        with pytest.raises(penstock.Usage, match="no fixed size to change"):
             log.resize("1MiB")
         with pytest.raises(penstock.Usage, match="has no segment_size"):
             ring.configure(segment_size="1MiB")

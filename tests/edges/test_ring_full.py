@@ -107,7 +107,7 @@ def test_a_full_ring_beside_another_handle_says_why_it_cannot_be_configured(
         reader = ring.follow("start", hold=True, timeout=0)
         fill_to_the_brim(ring)
         last = ring.last_seq
-        with pytest.raises(penstock.Full, match="nobody else has the ring open"):
+        with pytest.raises(penstock.Full, match="no other handle has the ring open"):
             for n in range(60):
                 ring.configure(file_mode=0o640 if n % 2 else 0o660)
         kept = ring.settings
@@ -134,6 +134,82 @@ def test_a_ring_that_was_full_when_it_was_told_to_raise(tmp_path: Path) -> None:
         ring.configure(file_mode=0o660)
         ring.configure(when_full="drop")
         fill(ring, 1)
+
+
+def without_control(path: Path, copy: Path) -> Path:
+    """A copy of a ring as it is, of which only the frames are left to say where they begin."""
+    copy.write_bytes(path.read_bytes())
+    with copy.open("r+b") as file:
+        file.seek(L.RING_CONTROL_OFFSET)
+        file.write(bytes(L.PAGE))
+    return copy
+
+
+def raising_and_used_up(path: Path, when_full: WhenFull, lost: str) -> Path:
+    """A full ring with no room for settings, whose opener must copy them before anything else.
+
+    Without control, what is known of settings may be as old as the oldest frame. The room that is
+    kept is taken by other settings, or after a crash by events that were dropped already.
+    """
+    with penstock.create(path, ring="32KiB") as ring, penstock.open(path) as other:
+        ring.append(b"first", producer=("p", 1))
+        fill(ring, 1.5, size=0)
+        ring.configure(when_full=when_full)
+        if lost == "crash":
+            return without_control(path, path.with_name("crashed.ring"))
+        reader = other.follow("start", hold=True)
+        fill_to_the_brim(ring)
+        with pytest.raises(penstock.Full, match="no other handle has the ring open"):
+            for n in range(60):
+                ring.configure(file_mode=0o640 if n % 2 else 0o660)
+        reader.close()
+    return without_control(path, path.with_name("restarted.ring"))
+
+
+@pytest.mark.parametrize("lost", ["crash", "restart"])
+@pytest.mark.parametrize("when_full", ["block", "error"])
+def test_a_ring_that_must_copy_its_settings_first_can_be_told_to_drop(
+    tmp_path: Path, when_full: WhenFull, lost: str
+) -> None:
+    """A full ring that has no room even for a copy of its old settings takes ``drop``."""
+    path = raising_and_used_up(tmp_path / "used.ring", when_full, lost)
+    with penstock.open(path) as ring, penstock.open(path) as other:
+        reader = other.follow("start", hold=True, timeout=0)
+        first, last = ring.first_seq, ring.last_seq
+        assert other.configure(when_full="drop").when_full == "drop"
+        assert obeyed(path) == ring.settings.when_full == "drop"
+        assert first <= ring.first_seq <= last == ring.last_seq
+        assert ring.append(b"first", producer=("p", 1)) == 1
+        assert ring.append(bytes(500), timeout=0) == last + 1
+        assert ring.first_seq > first
+        reader.close()
+        assert ring.verify().ok
+    with penstock.open(path, mode="r") as ring:
+        assert ring.settings.when_full == "drop"
+        assert ring.last_seq == last + 1
+
+
+@pytest.mark.parametrize("when_full", ["block", "error"])
+def test_a_ring_that_is_full_of_damage_can_be_told_to_drop(
+    tmp_path: Path, when_full: WhenFull, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Damaged frames in the way of new settings are dropped, and told, once these allow it."""
+    path = tmp_path / "damaged.ring"
+    with penstock.create(path, ring="32KiB", when_full=when_full) as ring:
+        reader = ring.follow("start", hold=True, on_damage="skip", timeout=0)
+        with pytest.raises(penstock.Full):
+            for n in range(1000):
+                ring.append(value_of(n), timeout=0)
+        with penstock.open(path) as other:
+            with pytest.raises(penstock.Full, match="no other handle has the ring open"):
+                for n in range(60):
+                    ring.configure(file_mode=0o640 if n % 2 else 0o660)
+            lost, last = damage(path, ring, 2, skip=0), ring.last_seq
+            assert other.configure(when_full="drop").when_full == "drop"
+            assert ring.append(value_of(n)) == last + 1
+        assert 0 < shape(ring).lost_bytes <= lost
+        assert "damaged" in caplog.text
+        reader.close()
 
 
 def obeyed(path: Path) -> str:
@@ -217,7 +293,7 @@ def storm_once(path: Path, rng: random.Random) -> None:
         time.sleep(rng.random() * 0.0005)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        ring.append(b"x") if before == "drop" else ring._make_ready(0, None)
+        ring.append(b"x") if before == "drop" else ring._storage.make_ready(ring, 0, None)
         now = ring.settings.when_full
         assert now == obeyed(path)
         assert now in (before, after)
@@ -240,10 +316,10 @@ def test_storm_of_deaths_in_configure(tmp_path: Path) -> None:
         storm_once(tmp_path / f"{n}.ring", rng)
 
 
-def damage(path: Path, ring: penstock.Log, count: int) -> int:
+def damage(path: Path, ring: penstock.Log, count: int, skip: int = 3) -> int:
     """Flip a bit in the values of some of the oldest events; how many bytes their frames take."""
     data, frame = path.read_bytes(), 0
-    seqs = range(ring.first_seq + 3, ring.first_seq + 3 + 2 * count, 2)
+    seqs = range(ring.first_seq + skip, ring.first_seq + skip + 2 * count, 2)
     with path.open("r+b") as file:
         for seq in seqs:
             value = ring[seq].value

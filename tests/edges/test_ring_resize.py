@@ -12,11 +12,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
 import penstock
 from penstock import Closed
+from penstock.ring import resize
+from penstock.system import files
 
 STORM = bool(os.environ.get("PENSTOCK_STORM"))
 SIZES = ["2MiB", "3MiB", "4MiB", "2500KiB"]
@@ -210,3 +213,30 @@ def test_ctrl_c_at_any_time_in_resize(tmp_path: Path) -> None:
         signal.signal(signal.SIGALRM, before)
     assert interrupted
     oracle.check(path)
+
+
+def test_a_resize_that_does_not_get_back_says_that_the_handle_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If another opener has the ring for longer than the handle's timeout, `Busy` says so."""
+    path = tmp_path / "a.ring"
+    penstock.create(path, ring="64KiB").close()
+    log = penstock.open(path, timeout=0.01)
+    other = os.open(path, os.O_RDWR)
+    lock = files.lock_exclusive
+
+    def comes_between(resizing: Any, attached: Any, epoch: int) -> bool:
+        files.unlock(attached.held_fd, str(path))
+        assert lock(other, str(path))
+        return False
+
+    monkeypatch.setattr(resize._Resize, "_hold_on", comes_between)
+    monkeypatch.setattr(files, "lock_exclusive", lambda fd, path: False)
+    with pytest.raises(penstock.Busy, match="the handle is closed: open the ring again"):
+        log.resize("96KiB")
+    monkeypatch.undo()
+    with pytest.raises(penstock.Closed):
+        log.append(b"x")
+    os.close(other)
+    with penstock.open(path) as log:
+        assert log.append(b"x") == 1

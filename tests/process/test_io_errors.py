@@ -1,5 +1,7 @@
 """A device that fails: any call into the system, at any moment, costs no more than an exception.
 
+What the processes do is in `faults`.
+
 A process does a bit of everything while the n-th call of one function of libc on the log's files
 fails, for every n that there is; other processes have the log open meanwhile. It may be told only
 by typed errors, must find everything that was acknowledged, and go on as soon as the device does.
@@ -14,25 +16,30 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
 import penstock
+from tests.process.faults import RING, SEGMENT, SYNCS
 from tests.support import faulty
 from tests.support.acks import Acks
 from tests.support.attempts import Attempts, Refusal
 from tests.support.fixtures import STORM
 from tests.support.jobs import report, wait_file
+from tests.support.rings import RingScene
 from tests.support.scene import Scene
 from tests.support.workers import Crew
 
 pytestmark = pytest.mark.process
 
-SEGMENT = 64 << 10
-OPERATIONS = [[10], [0, 300, 5000], [34_000], [1], [4000], [18_000, 18_000], [7]]
-SYNCS = {"fsync", "fdatasync"}
-FUNCTIONS = [f for f in faulty.FUNCTIONS if f not in ("stat", "fstat", "ftruncate")]
+FAULTS = "tests.process.faults"
+
+LOG_FUNCTIONS = [f for f in faulty.FUNCTIONS if f not in ("stat", "fstat", "ftruncate")]
+RING_FUNCTIONS = [
+    *("fsync", "fdatasync", "fallocate", "pread", "pwrite", "pwritev", "mmap", "open"),
+    *("rename", "unlink", "flock", "fcntl"),
+]
 CUT = 0  # instead of an errno: a write that takes only half of what it was given
 
 # How long the failure lasts: one call, until the log is closed, or beyond that.
@@ -45,98 +52,6 @@ class Fault(NamedTuple):
     function: str
     code: int
     lasts: str
-
-
-def work(log: penstock.Log, mine: Acks, attempt: Attempts, *, alone: bool = False) -> None:
-    """A bit of everything that a process does with a log; ``alone``: no other syncs it."""
-    for sizes in OPERATIONS:
-        attempt("append", partial(mine.append, log, sizes))
-    attempt("durable", partial(append_durably, log, mine, [50], alone))
-    attempt("roll", log.steward.roll)
-    attempt("append", partial(mine.append, log, [30, 40]))
-    if alone:
-        attempt("load", partial(mine.load, log, [800] * 100))
-    attempt("sync", partial(sync, log))
-    attempt("durable", partial(append_durably, log, mine, [50, 9000], alone))
-    attempt("read", lambda: sum(1 for _ in log))
-    attempt("read back", lambda: sum(1 for _ in reversed(log)))
-    attempt("get", lambda: log[log.first_seq])
-    attempt("stats", log.stats)
-    attempt("verify", log.verify)
-
-
-def append_durably(log: penstock.Log, mine: Acks, sizes: list[int], alone: bool) -> None:
-    """Append; when it returns, the events are durable, by every sign that there is."""
-    before, syncs = log.durable_seq, faulty.count_syncs() if alone else 0
-    seq = mine.append(log, sizes, durable=True)
-    assert log.durable_seq >= seq + len(sizes) - 1 > before
-    assert not alone or faulty.count_syncs() > syncs
-
-
-def sync(log: penstock.Log) -> None:
-    """Sync; when it returns, everything is durable."""
-    last = log.sync()
-    assert log.durable_seq >= last
-
-
-def work_amid_faults(path: str, acks: str, go: str, fault: list[Any], nth: int) -> None:
-    """Open, work, close and open again while calls fail; then, with others at it, without."""
-    function, code, lasts = fault
-    mine = Acks(acks, "faulty")
-    attempt = Attempts()
-    faulty.arm(path, [function], nth, code, lasting=lasts != "once")
-
-    def opened() -> penstock.Log | None:
-        return attempt("open", lambda: penstock.open(path, segment_size=SEGMENT, timeout=10))
-
-    log = opened() or opened()
-    poisoned = False
-    if log is not None:
-        before = faulty.count_hits_in_use()
-        work(log, mine, attempt, alone=True)
-        poisoned = function in SYNCS and faulty.count_hits_in_use() > before
-        if poisoned or lasts == "until-close":
-            faulty.disarm()
-            work_well(log, mine, poisoned=poisoned)
-        attempt("close", log.close)
-        poisoned = function in SYNCS and faulty.count_hits_in_use() > before
-    log = opened()
-    faulty.disarm()
-    report(refused=attempt.refusals, hits=faulty.count_hits(), poisoned=poisoned)
-    if go:
-        wait_file(go)
-    if log is None:
-        log = penstock.open(path, segment_size=SEGMENT)
-    work_well(log, mine, poisoned=poisoned and bool(go))
-    log.close()
-
-
-def work_well(log: penstock.Log, mine: Acks, *, poisoned: bool) -> None:
-    """Work without a fault: nothing is refused, or, behind a failed sync, all that writes."""
-    attempt = Attempts()
-    durable = log.durable_seq
-    work(log, mine, attempt)
-    if poisoned:
-        assert {kind for _, kind, _ in attempt.refusals} == {"Poisoned"}, attempt.refusals
-        refused = [what for what, _, _ in attempt.refusals]
-        assert refused.count("append") == len(OPERATIONS) + 1, refused
-        assert refused.count("durable") == 2, refused
-        assert log.durable_seq == durable
-    else:
-        assert not attempt.refusals
-
-
-def watch(path: str, acks: str, go: str) -> None:
-    """Another process: it has the log open all along, and works when the faults are over."""
-    log = penstock.open(path)
-    mine = Acks(acks, "witness")
-    mine.append(log, [50])
-    report(ready=True)
-    wait_file(go)
-    attempt = Attempts()
-    work(log, mine, attempt)
-    log.close()
-    report(refused=attempt.refusals)
 
 
 def nothing(_: Scene) -> None:
@@ -155,42 +70,46 @@ def torn(scene: Scene) -> None:
     (scene.path / "control").unlink()
 
 
-STATES = {"nothing": nothing, "closed": closed, "torn": torn, "beside": closed}
+def closed_ring(scene: Scene) -> None:
+    """A ring that was closed in order."""
+    scene.seed(RING)
+
+
+def torn_ring(scene: Scene) -> None:
+    """A ring whose last append a dead process left unfinished."""
+    scene.seed(RING)
+    scene.start("write", "torn", operations=[[9, 9, 9]], fail=["publish.batch_body", 2, 9]).died()
+
+
+LOG_STATES = {"nothing": nothing, "closed": closed, "torn": torn, "beside": closed}
+RING_STATES = {"closed": closed_ring, "torn": torn_ring, "beside": closed_ring}
 
 
 def one_run(
-    scene: Scene,
-    faulty_crew: Crew,
-    module: str,
-    fault: Fault,
-    nth: int,
-    *,
-    beside: bool,
-    closes: bool,
+    scene: Scene, faulty_crew: Crew, fault: Fault, nth: int, *, beside: bool, ring: bool
 ) -> bool:
-    """One process, one fault; whether there was an n-th call to fail.
-
-    The process runs ``work_amid_faults`` of a module, and one ``beside`` it ``watch``. ``closes``:
-    a fault may leave it with a closed handle.
-    """
+    """One process, one fault; whether there was an n-th call to fail."""
     go = scene.file("go") if beside else ""
     witness = None
     if go:
         args = {"path": str(scene.path), "acks": str(scene.acks_of("witness")), "go": str(go)}
-        witness = scene.run("run_in_worker", module=module, function="watch", args=args)
+        witness = scene.run(
+            "run_in_worker", module=FAULTS, function="watch", args=args | {"ring": ring}
+        )
         witness.wait_report("ready")
     args = {"path": str(scene.path), "acks": str(scene.acks_of("faulty")), "go": str(go)}
     worker = faulty_crew.start(
         scene.directory,
         "run_in_worker",
-        module=module,
-        function="work_amid_faults",
+        module=FAULTS,
+        function="ring_amid_faults" if ring else "log_amid_faults",
         args=args | {"fault": list(fault), "nth": nth},
     )
     refusals: list[Refusal] = worker.wait_report("refused")
     for what, kind, code in refusals:
         expected = code == fault.code and kind in ("Io", "DiskFull")
-        expected = expected or (closes and what != "open" and kind == "Closed")
+        # A resize that finds no way back closes the handle.
+        expected = expected or (ring and what != "open" and kind == "Closed")
         assert expected or kind == "Poisoned", f"{what}: {kind} with errno {code}"
     poisoned = worker.wait_report("poisoned")
     if witness is not None:
@@ -220,17 +139,19 @@ def faults_of(function: str) -> Iterator[Fault]:
         yield Fault(function, CUT, "beyond-close")
 
 
-def cases(function: str, state: str) -> Iterator[tuple[Fault, Iterator[int]]]:
+def cases(function: str, state: str, *, ring: bool) -> Iterator[tuple[Fault, Iterator[int]]]:
     """What to try: everything in a storm, else a part that is different for each state."""
     faults = list(faults_of(function))
-    turn = list(STATES).index(state)
+    turn = list(RING_STATES if ring else LOG_STATES).index(state)
     if STORM:
         for fault in faults:
             yield fault, itertools.count(1)
+    elif ring:
+        yield faults[turn % len(faults)], iter([1, 2, 3, 4, 6, 9, 13])
     elif function in SYNCS:
         yield faults[turn % len(LASTS)], itertools.chain(range(1, 5), itertools.count(5, 6))
     else:
-        begin = FUNCTIONS.index(function) + turn
+        begin = LOG_FUNCTIONS.index(function) + turn
         for n in (1 + turn, 6 + 5 * turn):
             yield faults[(begin + n) % len(faults)], iter([n])
 
@@ -256,21 +177,29 @@ def run_all(
             break
 
 
-@pytest.mark.parametrize("state", STATES)
-@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize(
+    ("kind", "function", "state"),
+    [
+        *itertools.product(["log"], LOG_FUNCTIONS, LOG_STATES),
+        *itertools.product(["ring"], RING_FUNCTIONS, RING_STATES),
+    ],
+)
 @pytest.mark.timeout(3000 if STORM else 300)
 def test_call_that_fails(
-    crew: Crew, faulty_crew: Crew, tmp_path: Path, function: str, state: str
+    crew: Crew, faulty_crew: Crew, tmp_path: Path, kind: str, function: str, state: str
 ) -> None:
     """Whichever call fails, the errors are typed, nothing is lost, and all processes go on."""
+    ring = kind == "ring"
 
     def run(directory: Path, fault: Fault, nth: int) -> bool:
-        scene = Scene(crew, directory)
-        STATES[state](scene)
-        beside = state == "beside"
-        return one_run(scene, faulty_crew, __name__, fault, nth, beside=beside, closes=False)
+        scene = RingScene(crew, directory) if ring else Scene(crew, directory)
+        if ring:  # alone in its directory, all of which fails
+            scene.path = directory / "device" / "ring"
+            scene.path.parent.mkdir()
+        (RING_STATES if ring else LOG_STATES)[state](scene)
+        return one_run(scene, faulty_crew, fault, nth, beside=state == "beside", ring=ring)
 
-    run_all(cases(function, state), tmp_path, run)
+    run_all(cases(function, state, ring=ring), tmp_path, run)
 
 
 def append_until_poisoned(path: str, acks: str, nth: int, go: str, end: str) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock import layout as L
+from penstock import tunables
+from penstock.handle.handle import Handle
 from tests.support.mapped import mapped_bytes
 from tests.support.scene import Scene
 from tests.support.wait import wait_for
@@ -33,8 +34,8 @@ def in_worker(scene: Scene, function: str) -> None:
 @pytest.mark.parametrize("size", [100, 5000, 200_000])
 def test_what_is_written_is_let_go(tmp_path: Path, size: int) -> None:
     """A writer holds some pages behind its head, not all of them, and fewer after a sync."""
-    ahead = L.POPULATE_AHEAD_BYTES + 2 * L.KEEP_MAPPED_BYTES
-    window = ahead + L.LET_GO_BYTES
+    ahead = tunables.POPULATE_AHEAD_BYTES + 2 * tunables.KEEP_MAPPED_BYTES
+    window = ahead + tunables.LET_GO_BYTES
     with penstock.open(tmp_path / "log") as log:
         for _ in range(30 * MIB // size):
             log.append(bytes(size))
@@ -67,19 +68,19 @@ def roll_beside_the_end_of_an_append(path: str) -> None:
     between = mmap.mmap(-1, 64 << 10, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     between.write(b"x" * len(between))
     log = penstock.open(path)
-    ask = log._look_ahead
+    ask = log._storage.ask_keeper
     rolls = 0
 
-    def roll_instead() -> None:
+    def roll_instead(handle: Handle) -> None:
         nonlocal rolls
         if rolls:
-            ask()
+            ask(handle)
             return
         rolls += 1
         room.close()
         log.steward.roll()  # as any other thread may
 
-    log._look_ahead = roll_instead  # type: ignore[method-assign]
+    log._storage.ask_keeper = roll_instead  # type: ignore[method-assign]
     for _ in range(8 * MIB // 1000):
         log.append(bytes(1000))
     assert rolls == 1

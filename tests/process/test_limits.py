@@ -17,7 +17,8 @@ import pytest
 
 import penstock
 from penstock._core import rows_to_stage
-from penstock.segments.staged import Staged, Writer, append_staged
+from penstock.segments.staged import append_staged
+from penstock.segments.staging import Staged, Writer
 from tests.support.acks import Acks
 from tests.support.attempts import Attempts
 from tests.support.fixtures import STORM

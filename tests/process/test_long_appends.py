@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock import Closed
-from penstock import layout as L
+from penstock import Closed, tunables
 from tests.support.fixtures import STORM
 from tests.support.scene import Scene
 
@@ -28,7 +27,7 @@ def batch(mark: int) -> list[bytes]:
 def test_so_long_are_they() -> None:
     """The batch of these tests is one that two threads do, in several parts."""
     nbytes = sum(map(len, batch(1))) + 40 * len(SIZES)
-    assert nbytes > max(L.WRITE_TOGETHER_BYTES, 4 * L.WRITE_RUN_BYTES)
+    assert nbytes > max(tunables.WRITE_TOGETHER_BYTES, 4 * tunables.WRITE_RUN_BYTES)
 
 
 def whole_batches(path: str) -> list[int]:

@@ -34,7 +34,7 @@ from tests.unit import oracle
 Control = Literal["of this boot", "of another file", "none"]
 CONTROLS: list[Control] = ["of this boot", "of another file", "none"]
 CONTROL_AT = 3 * oracle.PAGE
-DEV_AT, INO_AT, CRC_AT = 48, 56, 72
+DEV_AT, CRC_AT = 48, 72
 
 SIZES = st.sampled_from([32768, 32769, 40000, 65548, 100003, 131072])
 INDEXES = st.sampled_from([None, None, 0, 1, 7, 400])

@@ -105,7 +105,7 @@ def test_an_interrupted_demo_cleans_up(tmp_path: Path) -> None:
 def test_the_demo_deletes_nothing_of_others(tmp_path: Path) -> None:
     """A directory that no demo made stays as it is; that of an earlier run is replaced."""
     (tmp_path / "mine").write_text("dear")
-    with pytest.raises(SystemExit, match="not empty"):
+    with pytest.raises(SystemExit, match="must be empty or from an earlier demo"):
         demo.prepare(tmp_path)
     assert (tmp_path / "mine").read_text() == "dear"
     for _ in range(2):

@@ -30,7 +30,7 @@ import penstock
 from penstock import errors
 from penstock.spark.read import splits
 from penstock.spark.read.filters import take_filters
-from penstock.spark.read.source import TableReader, schema
+from penstock.spark.read.source import FilteringReader, TableReader, schema
 from tests.support.spark import EPOCH, plain_rows, read_all
 
 BASE_MS = 1_600_000_000_000
@@ -50,11 +50,11 @@ def make(path: Path, count: int = 1500, *, timed: bool = True) -> Path:
     return path
 
 
-def table(*paths: Path | str, **options: Any) -> TableReader:
-    """A reader of these logs."""
+def table(*paths: Path | str, **options: Any) -> FilteringReader:
+    """A reader of these logs, which takes filters."""
     given = {name.lower(): str(value) for name, value in options.items()}
     given["paths"] = json.dumps([str(path) for path in paths])
-    return TableReader(given, schema(given))
+    return FilteringReader(given, schema(given))
 
 
 @pytest.fixture
@@ -187,37 +187,40 @@ def test_where_it_starts_and_ends(
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"startingOffsets": "latest"}, "is empty"),
-    ({"startingOffsets": '{"0": -1}'}, "is empty"),
-    ({"endingOffsets": "earliest"}, "is empty"),
-    ({"endingOffsets": '{"0": -2}'}, "is empty"),
+    ({"startingOffsets": "latest"}, "must not be latest for a table"),
+    ({"startingOffsets": '{"0": -1}'}, "must not be latest for a table"),
+    ({"endingOffsets": "earliest"}, "must not be earliest"),
+    ({"endingOffsets": '{"0": -2}'}, "must not be earliest"),
     ({"startingOffsets": "first"}, "earliest, latest or JSON"),
-    ({"startingOffsets": '{"0": "x"}'}, "no offset"),
-    ({"startingOffsets": '{"0": -3}'}, "no offset"),
-    ({"startingOffsets": '{"0": true}'}, "no offset"),
-    ({"startingOffsets": '{"9": 1}'}, "no log is called '9'"),
-    ({"startingOffsets": "{}"}, "says nothing of"),
-    ({"startingOffsets": '{"0": 1'}, "is JSON"),
+    ({"startingOffsets": '{"0": "x"}'}, "must have an offset for"),
+    ({"startingOffsets": '{"0": -3}'}, "must have an offset for"),
+    ({"startingOffsets": '{"0": true}'}, "must have an offset for"),
+    ({"startingOffsets": '{"9": 1}'}, "got '9', which is no log"),
+    ({"startingOffsets": "{}"}, "must name each log, and .* is missing"),
+    ({"startingOffsets": '{"0": 1'}, "must be JSON, got"),
     ({"startingTimestamp": "yesterday"}, "whole number"),
     ({"startingTimestamp": BASE_MS + 9999}, "startingOffsetsByTimestampStrategy=latest"),
-    ({"startingOffsetsByTimestamp": '{"0": -4}'}, "no timestamp"),
+    ({"startingOffsetsByTimestamp": '{"0": -4}'}, "must have milliseconds since 1970 for"),
     ({"startingOffsetsByTimestampStrategy": "maybe"}, "one of error, latest"),
     ({"subscribe": "a,,b"}, "a list"),
     ({"subscribe": "a", "subscribePattern": "b"}, "give one of them"),
     ({"subscribePattern": "("}, "subscribePattern"),
     ({"assign": "[]"}, "JSON object"),
     ({"assign": '{"a": 1}'}, "partitions of topics"),
-    ({"columns": "offset,nope"}, "there is no 'nope'"),
+    ({"columns": "offset,nope"}, "must name some of .*, got 'nope'"),
     ({"columns": "offset,offset"}, "twice"),
-    ({"minPartitions": "0"}, "from 1"),
+    ({"minPartitions": "0"}, "must be 1 or more, got 0"),
     ({"maxRecordsPerPartition": "many"}, "whole number"),
     ({"failOnDataLoss": "perhaps"}, "one of true, false"),
     ({"maxOffsetsPerTrigger": "5"}, "readStream"),
-    ({"startingOffset": "earliest"}, "did you mean 'startingOffsets'"),
+    ({"startingOffset": "earliest"}, "Did you mean 'startingOffsets'"),
     ({"kafka.bootstrap.servers": "x:9092"}, "there is no server"),
     ({"kafka.security.protocol": "SSL"}, "Kafka client"),
-    ({"groupIdPrefix": "x"}, "there is no group"),
+    ({"groupIdPrefix": "x"}, "there is no consumer group"),
     ({"mode": "FAILFAST"}, "codec=json"),
+    ({"onDamage": "ignore"}, "one of raise, skip"),
+    ({"onGap": "skip"}, "failOnDataLoss"),
+    ({"onMalformed": "skip"}, "mode"),
 ]
 
 
@@ -333,10 +336,10 @@ def test_durable_only(tmp_path: Path) -> None:
         log.extend([b"a", b"b"])
         log.sync()
         log.append(b"c")
-        assert len(read_all(table(tmp_path / "log", durableOnly="true"))) == 2
+        assert len(read_all(table(tmp_path / "log", durable="true"))) == 2
         assert len(read_all(table(tmp_path / "log"))) == 3
         log.sync()
-        assert len(read_all(table(tmp_path / "log", durableOnly="true"))) == 3
+        assert len(read_all(table(tmp_path / "log", durable="true"))) == 3
 
 
 def segment_files(path: Path) -> list[Path]:
@@ -396,7 +399,7 @@ def test_another_log_at_the_path(pair: list[Path]) -> None:
 
 
 def test_damage(pair: list[Path]) -> None:
-    """A damaged event is an error, and passed over with skipCorrupt."""
+    """A damaged event is an error, and skipped with onDamage=skip."""
     file = segment_files(pair[0])[1]
     with penstock.open(pair[0], mode="r") as log:
         victim = int(file.name[:20]) + 3
@@ -408,7 +411,7 @@ def test_damage(pair: list[Path]) -> None:
     file.write_bytes(raw)
     with pytest.raises(errors.Corrupt):
         read_all(table(pair[0], columns="offset"))
-    found = [r["offset"] for r in read_all(table(pair[0], columns="offset", skipCorrupt="true"))]
+    found = [r["offset"] for r in read_all(table(pair[0], columns="offset", onDamage="skip"))]
     assert found == [seq for seq in range(1, 1501) if seq != victim]
 
 
@@ -525,7 +528,7 @@ def test_a_users_schema(pair: list[Path]) -> None:
     found = read_all(TableReader(given, narrow))
     assert found == [{n: r[n] for n in ("offset", "topic")} for r in plain_rows(pair[0])]
     for wrong, what in (
-        (StructField("offset", StringType()), "is bigint"),
+        (StructField("offset", StringType()), "must be bigint, got string"),
         (StructField("x", LongType()), "no column 'x'"),
     ):
         with pytest.raises(errors.Usage, match=what):

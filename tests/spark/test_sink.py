@@ -166,11 +166,11 @@ def test_a_group_may_share_the_log(spark: SparkSession, path: Path) -> None:
 @pytest.mark.parametrize(
     ("select", "options", "said"),
     [
-        ("id", {}, "column 'id' is no part of an event"),
-        ("id value", {}, "column 'value' is binary or string, not bigint"),
+        ("id", {}, "column 'id' must be one of value"),
+        ("id value", {}, "column 'value' must be binary or string, got bigint"),
         ("'v' value, 0 partition", {}, "a path is one log, which has no partitions"),
-        ("'v' value", {"topik": "t"}, "did you mean 'topic'"),
-        ("'v' value", {"batchId": "7"}, "'applicationId' and 'batchId' go together"),
+        ("'v' value", {"topik": "t"}, "Did you mean 'topic'"),
+        ("'v' value", {"batchId": "7"}, "'applicationId' and 'batchId' must be given together"),
     ],
 )
 def test_wrong_tables(

@@ -96,20 +96,20 @@ def left(path: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ([("key", STRING)], "column 'value' is missing, and there are only key"),
-        ([], "column 'value' is missing, and there are no columns"),
-        ([("value", IntegerType())], "column 'value' is binary or string, not int"),
-        ([TEXT, ("key", LONG)], "column 'key' is binary or string, not bigint"),
-        ([TEXT, ("topic", BINARY)], "column 'topic' is string, not binary"),
-        ([TEXT, ("timestamp", LONG)], "column 'timestamp' is timestamp, not bigint"),
-        ([TEXT, ("timestamp", TimestampNTZType())], "is timestamp, not timestamp_ntz"),
+        ([("key", STRING)], "column 'value' is missing; the columns are key"),
+        ([], r"column 'value' is missing; the columns are \(none\)"),
+        ([("value", IntegerType())], "column 'value' must be binary or string, got int"),
+        ([TEXT, ("key", LONG)], "column 'key' must be binary or string, got bigint"),
+        ([TEXT, ("topic", BINARY)], "column 'topic' must be string, got binary"),
+        ([TEXT, ("timestamp", LONG)], "column 'timestamp' must be timestamp, got bigint"),
+        ([TEXT, ("timestamp", TimestampNTZType())], "must be timestamp, got timestamp_ntz"),
         ([TEXT, ("partition", LONG)], "column 'partition' cannot be written: a path is one log"),
-        ([TEXT, ("user", STRING)], "column 'user' is no part of an event"),
+        ([TEXT, ("user", STRING)], "column 'user' must be one of value, key, headers, topic"),
         ([("Value", STRING)], "did you mean 'value'"),
-        ([TEXT, TEXT], "column 'value' is there 2 times"),
-        ([TEXT, ("headers", MapType(STRING, BINARY))], "column 'headers' is array<struct<"),
-        ([TEXT, ("headers", ArrayType(schema(("key", STRING), TEXT)))], "column 'headers' is"),
-        ([TEXT, ("headers", ArrayType(schema(("k", STRING), TEXT)))], "column 'headers' is"),
+        ([TEXT, TEXT], "column 'value' must be given once, got 2"),
+        ([TEXT, ("headers", MapType(STRING, BINARY))], "column 'headers' must be array<struct<"),
+        ([TEXT, ("headers", ArrayType(schema(("key", STRING), TEXT)))], "column 'headers' must be"),
+        ([TEXT, ("headers", ArrayType(schema(("k", STRING), TEXT)))], "column 'headers' must be"),
     ],
 )
 def test_wrong_columns(columns: list[tuple[str, DataType]], said: str) -> None:
@@ -132,15 +132,15 @@ def test_right_columns() -> None:
     [
         ({"path": ""}, "the path of a log is missing"),
         ({"path": "s3a://bucket/log"}, "s3a: has neither"),
-        ({"path": "file://elsewhere/log"}, "names another host"),
-        ({"topik": "x"}, "did you mean 'topic'"),
+        ({"path": "file://elsewhere/log"}, "must be on this host, got 'elsewhere'"),
+        ({"topik": "x"}, "Did you mean 'topic'"),
         ({"kafka.bootstrap.servers": "h:1"}, "there is no server"),
-        ({"durable": "perhaps"}, "'durable' is one of true, false"),
-        ({"batchId": "1"}, "go together"),
-        ({"applicationId": "a"}, "go together"),
-        ({"applicationId": "a", "batchId": "-1"}, "'batchId' is a whole number from 0"),
-        ({"applicationId": "", "batchId": "1"}, "'applicationId' is 1 to"),
-        ({"applicationId": "a" * 1000, "batchId": "1"}, "'applicationId' is 1 to 960 bytes"),
+        ({"durable": "perhaps"}, "'durable' must be one of true, false"),
+        ({"batchId": "1"}, "must be given together"),
+        ({"applicationId": "a"}, "must be given together"),
+        ({"applicationId": "a", "batchId": "-1"}, "'batchId' must be 0 or more, got -1"),
+        ({"applicationId": "", "batchId": "1"}, "'applicationId' must be 1 to"),
+        ({"applicationId": "a" * 1000, "batchId": "1"}, "'applicationId' must be 1 to 960 bytes"),
         ({"stagingPath": "hdfs://name/x"}, "hdfs: has neither"),
         ({"checkpointLocation": "x"}, "no option 'checkpointlocation'"),
     ],
@@ -170,7 +170,7 @@ def test_plans_that_cannot_work(path: Path) -> None:
         TableWriter({"path": str(path.with_name("file"))}, VALUE, False)
     path.with_name("full").mkdir()
     path.with_name("full").joinpath("x").write_text("")
-    with pytest.raises(Usage, match="is not a log and not empty"):
+    with pytest.raises(Usage, match="is neither a log nor empty"):
         TableWriter({"path": str(path.with_name("full"))}, VALUE, False)
 
 
@@ -422,7 +422,7 @@ def test_staged_files_that_are_gone(path: Path, writer: StreamWriter, which: int
     """A staged file that the driver cannot see is an error that explains it; nothing is written."""
     messages = stage(writer, [b"a"], [b"b"])
     os.unlink(messages[which].staged[0].path)
-    with pytest.raises(NotFound, match="stagingPath has to be a directory that every host"):
+    with pytest.raises(NotFound, match="stagingPath must be a directory that every host"):
         writer.commit(messages, 0)
     assert values(path) == []
     writer.abort(messages, 0)
@@ -466,7 +466,7 @@ def test_bad_rows(path: Path) -> None:
     for value, key, kind, said in [
         (None, None, Usage, "row 3: .*value is null and it has no key"),
         (b"v", b"k" * 1025, TooLarge, "row 3: .*key is longer than 1024 bytes"),
-        (b"v" * (64 << 20), b"k", TooLarge, "do not fit a segment"),
+        (b"v" * (64 << 20), b"k", TooLarge, "must fit a segment of"),
     ]:
         batch = pyarrow.record_batch(
             {

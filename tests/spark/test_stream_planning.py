@@ -206,14 +206,14 @@ def test_a_log_that_goes(tmp_path: Path, fail: bool) -> None:
 
 
 @pytest.mark.parametrize("count", [5, 20])
-def test_a_log_that_is_made_anew(tmp_path: Path, count: int) -> None:
+def test_a_log_that_is_replaced(tmp_path: Path, count: int) -> None:
     """Is not taken for the one that was read, be it shorter or longer."""
     path = fill(tmp_path / "log", 10)
     reader = reading(path)
     end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
     os.rename(path, tmp_path / "aside")
     fill(path, count)
-    with pytest.raises(errors.Gap, match="made anew"):
+    with pytest.raises(errors.Gap, match="was replaced"):
         reader.latestOffset(end, ReadAllAvailable())
 
 
@@ -245,7 +245,7 @@ def test_durable_only(tmp_path: Path) -> None:
         log.append(b"a")
         log.sync()
         log.append(b"b")
-        reader = reading(tmp_path / "log", durableOnly="true")
+        reader = reading(tmp_path / "log", durable="true")
         end = reader.latestOffset({str(tmp_path / "log"): 1}, ReadAllAvailable())
         assert end == {str(tmp_path / "log"): 2}
         log.sync()
@@ -257,11 +257,17 @@ def test_durable_only(tmp_path: Path) -> None:
     [
         ({"endingOffsets": "latest"}, "a stream has no end"),
         ({"endingTimestamp": "5"}, "a stream has no end"),
-        ({"maxOffsetsPerTrigger": "0"}, "from 1"),
+        ({"maxOffsetsPerTrigger": "0"}, "must be 1 or more, got 0"),
         ({"maxBytesPerTrigger": "much"}, "number of bytes"),
         ({"maxTriggerDelay": "5m"}, "minOffsetsPerTrigger"),
-        ({"minOffsetsPerTrigger": "5", "maxTriggerDelay": "soon"}, "span of time"),
-        ({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, "above"),
+        (
+            {"minOffsetsPerTrigger": "5", "maxTriggerDelay": "soon"},
+            "must be a duration",
+        ),
+        (
+            {"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"},
+            "at most maxOffsets",
+        ),
     ],
 )
 def test_refused(tmp_path: Path, options: dict[str, Any], what: str) -> None:

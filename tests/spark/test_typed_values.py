@@ -34,7 +34,7 @@ from tests.support.texts import (
 pytest.importorskip("pyspark")
 moments = pytest.importorskip("penstock.spark.read.typed.moments")
 typed = pytest.importorskip("penstock.spark.read.typed")
-RowReader = pytest.importorskip("penstock.spark.read.typed.rows").RowReader
+RowParser = pytest.importorskip("penstock.spark.read.typed.rows").RowParser
 
 CORRUPT = "_corrupt_record string"
 
@@ -44,7 +44,7 @@ def test_both_ways_agree() -> None:
     for name, kind in COLUMNS.items():
         texts = of_column(name)
         ddl = f"`{name}` {kind}, z int, {CORRUPT}"
-        reader = RowReader(schema_of(f"`{name}` {kind}, z int"))
+        reader = RowParser(schema_of(f"`{name}` {kind}, z int"))
         rows = [reader.read(text) for text in texts]
         schema = typed.Typed(schema_of(ddl)).arrow_schema
         cells = [
@@ -63,7 +63,7 @@ def test_both_ways_agree() -> None:
 def test_whole_texts_both_ways() -> None:
     """Texts with a flaw around their values, or that are too large, are read alike both ways."""
     ddl = "i int, s string, d double, a array<int>"
-    reader = RowReader(schema_of(ddl))
+    reader = RowParser(schema_of(ddl))
     for text in whole_texts():
         row = reader.read(text)
         found = by_penstock([text], f"{ddl}, {CORRUPT}").to_pylist()[0]
@@ -103,7 +103,7 @@ def test_nested_columns_both_ways(spoilt: float, monkeypatch: pytest.MonkeyPatch
     """Times, bytes and numbers inside of arrays and structs are read alike both ways."""
     schema = schema_of(NESTED)
     texts = nested(1500, spoilt)
-    reader = RowReader(schema)
+    reader = RowParser(schema)
     rows = [reader.read(text) for text in texts]
     assert (spoilt > 0) == any(row.why for row in rows)
     wanted = typed.Typed(schema).arrow_schema
@@ -112,7 +112,7 @@ def test_nested_columns_both_ways(spoilt: float, monkeypatch: pytest.MonkeyPatch
         schema=wanted,
     )
     if not spoilt:
-        monkeypatch.delattr(RowReader, "read")  # nothing here needs it
+        monkeypatch.delattr(RowParser, "read")  # nothing here needs it
     assert plainly(by_penstock(texts, NESTED)) == plainly(slow)
 
 
@@ -168,20 +168,26 @@ def test_what_is_refused() -> None:
         )
 
     for schema, words in (
-        (of(T.DayTimeIntervalType()), r"column 'a\.b' is a interval day"),
-        (of(T.VariantType()), r"column 'a\.b' is a variant"),
-        (of(T.VarcharType(3)), r"column 'a\.b' is a varchar"),
-        (of(T.MapType(T.IntegerType(), T.StringType())), r"'a\.b' must have keys that are strings"),
+        (of(T.DayTimeIntervalType()), r"column 'a\.b' has the type interval day"),
+        (of(T.VariantType()), r"column 'a\.b' has the type variant"),
+        (of(T.VarcharType(3)), r"column 'a\.b' has the type varchar"),
+        (of(T.MapType(T.IntegerType(), T.StringType())), r"'a\.b' must have strings as keys"),
         (of(T.IntegerType(), False), r"column 'a\.b' must be nullable"),
         (of(T.ArrayType(T.StringType(), False)), r"column 'a\.b\.element' must be nullable"),
-        (schema_of("_corrupt_record int"), "'_corrupt_record' is for text"),
-        (T.StructType([*schema_of("a int"), *schema_of("a int")]), "the column 'a' twice"),
+        (
+            schema_of("_corrupt_record int"),
+            "_corrupt_record', .* must be a string",
+        ),
+        (
+            T.StructType([*schema_of("a int"), *schema_of("a int")]),
+            "each column once, got 'a'",
+        ),
     ):
         with pytest.raises(errors.Usage, match=words):
             typed.Typed(schema)
-    with pytest.raises(errors.Usage, match="mode is one of PERMISSIVE, DROPMALFORMED, FAILFAST"):
+    with pytest.raises(errors.Usage, match="mode must be one of PERMISSIVE, DROPMALFORMED, F"):
         typed.Typed(schema_of("a int"), "lax")
-    with pytest.raises(errors.Usage, match="need a codec that makes objects"):
+    with pytest.raises(errors.Usage, match="needs a codec that decodes bytes to objects"):
         typed.Typed(schema_of("a int"), codec="bytes")
     with pytest.raises(errors.NoCodec):
         typed.Typed(schema_of("a int"), codec="nope")

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from penstock import Log, PenstockError
-from penstock.ring.log import RingLog
 from tests.support.values import Mark, make, random_size
 
 
@@ -78,7 +77,7 @@ class Acks:
         """
         way = rng.random()
         if way < 0.01:
-            most = limit // 150 if isinstance(log, RingLog) else 6000
+            most = limit // 150 if log._storage.is_ring else 6000
             sizes = [rng.randrange(60, most) for _ in range(rng.randrange(100, 150))]
             return self.load(log, sizes, timeout)
         options: dict[str, Any] = {"timeout": timeout}

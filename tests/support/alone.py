@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import time
@@ -19,11 +20,15 @@ def start(work: Callable[[], object], errors: Path) -> int:
         return child
     code = 1
     try:
+        # What a signal that kills it says, and where it hangs, is wanted in the same file.
+        told = errors.open("w")
+        faulthandler.enable(told)
         work()
         code = 0
     except BaseException:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        errors.write_text(traceback.format_exc())
+        with errors.open("a") as told:
+            told.write(traceback.format_exc())
     finally:
         os._exit(code)
 
@@ -36,12 +41,20 @@ def finish(child: int, errors: Path) -> None:
         if ended:
             break
         if time.monotonic() > deadline:
-            os.kill(child, signal.SIGKILL)
+            os.kill(child, signal.SIGABRT)  # faulthandler writes where every thread is
+            os.kill(child, signal.SIGCONT)
             os.waitpid(child, 0)
-            raise AssertionError(f"the process hangs; it has been at it for {PATIENCE:.0f} s")
+            raise AssertionError(
+                f"the process hangs; it has been at it for {PATIENCE:.0f} s: {said(errors)}"
+            )
         time.sleep(0.001)
-    told = errors.read_text() if errors.exists() else ""
+    told = said(errors)
     assert os.waitstatus_to_exitcode(status) == 0, f"ended with status {status:#x}: {told}"
+
+
+def said(errors: Path) -> str:
+    """What a child wrote about its end."""
+    return errors.read_text() if errors.exists() else ""
 
 
 def run(work: Callable[[], object], directory: Path) -> None:

@@ -41,7 +41,6 @@ void faulty_arm(const char *below, const char *list, int64_t n, int error, int f
     __atomic_store_n(&nth, n, __ATOMIC_SEQ_CST);
 }
 
-int64_t faulty_calls(void) { return __atomic_load_n(&calls, __ATOMIC_SEQ_CST); }
 int64_t faulty_hits(void) { return __atomic_load_n(&hits, __ATOMIC_SEQ_CST); }
 
 /* Of these, those on files in use: neither their name nor their directory's is a temporary one. */

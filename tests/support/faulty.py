@@ -43,11 +43,6 @@ def disarm() -> None:
     ctypes.CDLL(None).faulty_disarm()
 
 
-def count_calls() -> int:
-    """How many of the chosen calls there were since it was armed."""
-    return _number("faulty_calls")
-
-
 def count_hits() -> int:
     """How many of them were made to fail."""
     return _number("faulty_hits")

@@ -23,9 +23,9 @@ from typing import Any, Literal
 from unittest import mock
 
 import penstock
-from penstock import Gap, Log, _core
+from penstock import Gap, Log, _core, layout
 from penstock.handle import control
-from penstock.segments.log import SegmentedLog
+from penstock.segments.storage import SegmentStorage
 from tests.support.acks import Acks
 from tests.support.values import fingerprint, read_mark
 from tests.support.wait import wait_for
@@ -113,9 +113,10 @@ def write(
     for sizes in warm or []:
         writers[0].append(logs[0], sizes)
     first = logs[0]
-    ahead = first._ahead if isinstance(first, SegmentedLog) else None
-    if rested and isinstance(first, SegmentedLog) and ahead is not None:
-        base = first._active_base()
+    storage = first._storage
+    ahead = storage.ahead if isinstance(storage, SegmentStorage) else None
+    if rested and ahead is not None:
+        base = first._live().get(layout.C_ACTIVE_BASE)
         wait_for(lambda: ahead._sealed_below == base, "the keeper to rest")
     report(ready=logs[0].last_seq)
     if go is not None:

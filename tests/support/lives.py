@@ -22,10 +22,11 @@ import pytest
 import penstock
 from penstock import Conflict, Entry, Event, Io, Log
 from penstock._core import Given, rows_to_stage
-from penstock.segments import staged as segment_staged
+from penstock.segments import adopted
 from penstock.segments.recovery import STAGING
 from penstock.segments.segment import is_name
-from penstock.segments.staged import Writer, append_staged
+from penstock.segments.staged import append_staged
+from penstock.segments.staging import Writer
 from penstock.system import files
 from tests.support.pages import History
 from tests.support.recorder import LOOSE, Keeper, Recorder, without_a_device
@@ -265,7 +266,7 @@ class Life:
         seqs = self._note(items, producer)
         if producer is not None:
             producer = (producer[0], producer[1])
-        with mock.patch.object(segment_staged, "THREADS_MAX", 1):  # one thread is watched
+        with mock.patch.object(adopted, "THREADS_MAX", 1):  # one thread is watched
             assert append_staged(log, staged, durable=durable, producer=producer) == seqs
 
     def _make(self, sizes: list[int]) -> list[Item]:

@@ -3,10 +3,12 @@
 ``python -m tests.support.oddly KIND DIRECTORY`` prints a JSON list: calls that raised something
 that is no error of Penstock's, that took what means nothing, or that did not return. Callables and
 their parameters are found by listing the package; what a parameter may be is said once per name.
+The kind "spark" calls those of `penstock.spark` (`oddly_spark`), the others all the rest.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 import itertools
@@ -15,8 +17,9 @@ import logging
 import operator
 import os
 import signal
+import sqlite3
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +74,19 @@ def _is_path(value: Any) -> bool:
     return isinstance(value, str | Path) and str(value) != "" and "\0" not in str(value)
 
 
-def _are_words(value: Any) -> bool:
+READS = ("Log.read", "Log.scan", "Log.follow", "Log.afollow", "Log.tail", "merge")
+
+
+def _are_topics(value: Any) -> bool:
+    if isinstance(value, str | bytes | bytearray | memoryview):
+        return False
+    try:
+        return all(_is_utf8(topic) for topic in value)
+    except (TypeError, ValueError):
+        return False
+
+
+def are_words(value: Any) -> bool:
     if isinstance(value, str | bytes | bytearray | memoryview):
         return False
     try:
@@ -110,6 +125,9 @@ FLAGS = frozenset(
         "wait",
         "hold",
         "in_place",
+        "follow",
+        "default",
+        "standby",
     )
 )
 # What a parameter of that name may be. A call that returns for anything else accepted it silently.
@@ -124,6 +142,11 @@ MAY_BE: dict[str, Callable[[Any], bool]] = {
     "start": _none_or(lambda v: _is_seq(v) or v in ("start", "end")),
     "stop": _none_or(lambda v: _is_seq(v) or v == "end"),
     "seq": _is_seq,
+    "source": lambda v: False,  # only a log, or a reader
+    "item": lambda v: isinstance(v, slice) or _is_number(v),
+    "directory": _is_path,
+    "quiet": _is_timeout,
+    "limit": _none_or(_is_seq),
     "after": _none_or(_is_seq),
     "expect": _none_or(_is_seq),
     "since": _none_or(_is_time),
@@ -131,9 +154,9 @@ MAY_BE: dict[str, Callable[[Any], bool]] = {
     "time": _none_or(_is_time),
     "topic": _none_or(_is_utf8),
     "key": _none_or(_is_bytes),
-    "tags": _none_or(_are_words),
+    "tags": _none_or(are_words),
     "headers": _none_or(_are_headers),
-    "columns": _none_or(_are_words),
+    "columns": _none_or(are_words),
     "batch_rows": lambda v: _is_number(v) and operator.index(v) > 0,
     "count": _is_seq,
     "progress": _none_or(callable),
@@ -158,6 +181,12 @@ MAY_BE: dict[str, Callable[[Any], bool]] = {
     "name": _is_text,
     "encode": callable,
     "decode": callable,
+    "auto_commit": _none_or(lambda v: _is_timeout(v) and v != float("inf")),
+    "n": lambda v: _is_number(v) and operator.index(v) > 0,
+    "position": lambda v: _is_seq(v) or v in ("start", "end"),
+    "table": _is_text,
+    "out": lambda v: isinstance(v, penstock.Log),
+    "connection": lambda v: isinstance(v, sqlite3.Connection),
     "requested_schema": _is_flag,
     "other": _is_flag,
     "what": _is_seq,
@@ -174,20 +203,29 @@ def targets(log: Any, place: Path) -> Iterator[tuple[str, Callable[..., Any], di
         "value": lambda: b"1",
         "values": lambda: [b"1"],
         "seq": lambda: 1,
+        "time": lambda: 1,
+        "directory": fresh[0],
+        "item": lambda: 1,
+        "source": lambda: log,
         "what": lambda: 1,
         "count": lambda: 1,
         "size": lambda: "64KiB",
         "name": lambda: f"codec-{next(numbers)}",
         "encode": lambda: bytes,
         "decode": lambda: bytes,
+        "position": lambda: 1,
+        "out": lambda: log,
+        "connection": lambda: sqlite3.connect(":memory:"),
     }
     hosts: dict[str, Callable[[], Any]] = {
         "Log": lambda: log,
         "Reader": log.read,
         "Scan": log.scan,
+        "Merged": lambda: penstock.merge(log),
         "Event": lambda: log[log.last_seq],
         "Steward": lambda: Steward(log),
         "Settings": lambda: log.settings,
+        "Consumer": lambda: log.consumer(f"odd-{next(numbers)}"),
     }
     names = [*penstock.__all__, "Steward"]
     for name in names:
@@ -205,13 +243,68 @@ def targets(log: Any, place: Path) -> Iterator[tuple[str, Callable[..., Any], di
                 signature = inspect.signature(getattr(hosts[name](), member))
                 call.__signature__ = signature  # type: ignore[attr-defined]
                 yield f"{name}.{member}", call, needed
-    yield "log[seq]", lambda seq: log[seq], needed
+    for way in ("append", "extend", "load"):
+        yield f"Entry to {way}", _entry_to(log, way), needed
+    yield "log[item]", lambda item: log[item], needed
+    endings = {"follow", "quiet", "timeout"}
+    yield "merge", *merging(log, follow=False, without=endings), needed
+    without = {"follow", "until", "reverse"}
+    yield "merge(follow=True)", *merging(log, follow=True, without=without), needed
+    yield "merge(source)", merge_one, needed
     yield "what in log", lambda what: what in log, needed
+
+
+def _entry_to(log: Any, way: str) -> Callable[..., Any]:
+    """Append an entry, which holds whatever it is made of until then."""
+
+    def call(**parts: Any) -> Any:
+        entry = penstock.Entry(**parts)
+        return log.append(entry) if way == "append" else getattr(log, way)([entry])
+
+    call.__signature__ = inspect.signature(penstock.Entry)  # type: ignore[attr-defined]
+    return call
+
+
+def merging(log: Any, follow: bool, without: set[str]) -> tuple[Callable[..., Any]]:
+    """`penstock.merge` of a log, with the parameters that go together."""
+
+    def call(**given: Any) -> Any:
+        return penstock.merge(log, log, follow=follow, **given)
+
+    parameters = inspect.signature(penstock.merge).parameters.values()
+    kept = [p for p in parameters if p.name not in {"sources", *without}]
+    call.__signature__ = inspect.Signature(kept)  # type: ignore[attr-defined]
+    return (call,)
+
+
+def merge_one(source: Any) -> Any:
+    """`penstock.merge` of whatever that is."""
+    return penstock.merge(source)
+
+
+async def in_time(work: Any, seconds: float) -> Any:
+    """What a coroutine returns, or `Late`."""
+    done, _ = await asyncio.wait([asyncio.ensure_future(work)], timeout=seconds)
+    if not done:
+        raise Late
+    return done.pop().result()
+
+
+async def some(events: Any) -> None:
+    """A few events of an asynchronous reader."""
+    events.timeout = 0
+    async with events:
+        await events.take(3, timeout=0)
 
 
 def consume(result: Any) -> None:
     """Have lazy results do what they are for, and close what was opened."""
-    if isinstance(result, penstock.Log):
+    if isinstance(result, penstock.Merged):
+        with result:
+            list(itertools.islice(result, 3))
+    elif isinstance(result, penstock.AsyncReader):
+        asyncio.run(some(result))
+    elif isinstance(result, penstock.Log | penstock.Consumer):
         result.close()
     elif isinstance(result, penstock.Reader):
         result.timeout = 0
@@ -227,12 +320,23 @@ def _late(*_: object) -> None:
     raise Late
 
 
+Targets = Callable[[Any, Path], Iterator[tuple[str, Callable[..., Any], dict[str, Any]]]]
+
+
 class Trial:
     """One log, everything that is called on it, and what it acknowledged."""
 
-    def __init__(self, kind: str, place: Path) -> None:
+    def __init__(
+        self,
+        kind: str,
+        place: Path,
+        targets: Targets = targets,
+        may_be: Mapping[str, Callable[[Any], bool]] = MAY_BE,
+    ) -> None:
         self.kind = kind
         self.place = place
+        self.targets = targets
+        self.may_be = may_be
         options: dict[str, Any] = {"ring": {"ring": "1MiB"}, "json": {"codec": "json"}}.get(
             kind, {}
         )
@@ -261,6 +365,9 @@ class Trial:
                         else:
                             kwargs[p.name] = given[p.name]
                 result = function(*args, **kwargs)
+                if inspect.iscoroutine(result):
+                    signal.setitimer(signal.ITIMER_REAL, 0)  # asyncio would swallow what it raises
+                    result = asyncio.run(in_time(result, WAIT_SECONDS if endless else CALL_SECONDS))
                 consume(result)
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
@@ -284,23 +391,29 @@ class Trial:
                 self.wrong.append(f"{what}: accepted, gave {str(result)[:80]}")
             if isinstance(result, range) and result.stop > before + 1:  # else a producer repeats
                 self.acknowledged += len(result)
-            elif name == "Log.append" and result > before:
+            elif name in ("Log.append", "Log.aappend", "Entry to append") and result > before:
                 self.acknowledged += 1
         if self.log.last_seq != max(self.acknowledged, before):
             self.wrong.append(f"{what}: last_seq {self.log.last_seq}, {self.acknowledged} told")
             self.acknowledged = self.log.last_seq
 
     def _is_right(self, name: str, parameter: str, value: Any) -> bool:
-        if parameter == "value" and name == "Log.append":
+        if parameter == "value" and (
+            name in ("Log.append", "Log.aappend") or name.startswith("Entry to")
+        ):
             return self.kind == "json" or _is_bytes(value)
+        if name == "Consumer.commit" and value is None:
+            return True  # everything that was handed out
         if parameter in ("key", "value", "topic", "headers") and name in ("Log.extend", "Log.load"):
             return value is None or MAY_BE["key" if parameter == "value" else parameter](value)
-        may_be = MAY_BE.get(parameter)
+        if parameter == "topic" and name.startswith(READS) and value is not None:
+            return _is_utf8(value) or (_are_topics(value) and len(list(value)) > 0)
+        may_be = self.may_be.get(f"{name}({parameter})", self.may_be.get(parameter))
         return may_be is not None and bool(may_be(value))
 
     def run(self) -> None:
         """Call everything."""
-        for name, function, needed in targets(self.log, self.place):
+        for name, function, needed in self.targets(self.log, self.place):
             signature = inspect.signature(function)
             for p in signature.parameters.values():
                 if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
@@ -318,6 +431,57 @@ class Trial:
                     self.call(name, function, odd, given)
             self.check(name)
 
+    def run_closed(self) -> None:
+        """Call everything that belongs to a log once more when it is closed."""
+        reader, odd = self.log.read(), list(ODD.items())
+        needed = next(n for *_, n in targets(self.log, self.place))
+        self.log.close()
+        reader.close()
+        for host in (self.log, reader, Steward(self.log)):
+            for member in [m for m in dir(host) if not m.startswith("_") and m != "close"]:
+                function = getattr(type(host), member, None)
+                if not callable(function):
+                    continue
+                names = [p.name for p in inspect.signature(function).parameters.values()][1:]
+                for n, name in enumerate([*names, None]):
+                    self.call_closed(host, member, name, odd[n::7], needed)
+
+    def call_closed(
+        self,
+        host: Any,
+        member: str,
+        name: str | None,
+        odd: list[tuple[str, Callable[[], Any]]],
+        needed: dict[str, Callable[[], Any]],
+    ) -> None:
+        """Call a method of what is closed with several odd values of one parameter, or bare."""
+        signature = inspect.signature(getattr(host, member))
+        for said, make in odd:
+            given = {
+                p.name: make() if p.name == name else needed[p.name]()
+                for p in signature.parameters.values()
+                if p.name == name or (p.default is p.empty and p.name in needed)
+            }
+            what = f"{self.kind}: closed {type(host).__name__}.{member}({name}={said})"
+            try:
+                bound = signature.bind(**given)
+                signal.setitimer(signal.ITIMER_REAL, CALL_SECONDS)
+                result = getattr(host, member)(*bound.args, **bound.kwargs)
+                if inspect.iscoroutine(result):
+                    asyncio.run(result)
+            except penstock.Internal as error:
+                self.wrong.append(f"{what}: {error!r}")
+            except (penstock.PenstockError, TypeError, ValueError, RuntimeError) as error:
+                own = isinstance(error, penstock.PenstockError) or str(error) in OWN
+                if not own and not (name in FLAGS and isinstance(error, ValueError)):
+                    self.wrong.append(f"{what}: {error!r}")
+            except Late:
+                self.wrong.append(f"{what}: did not return")
+            else:
+                self.wrong.append(f"{what}: returned")
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+
     def check(self, name: str) -> None:
         """After all calls of one function: the log is whole, and has what it acknowledged."""
         if not self.log.verify().ok:
@@ -332,8 +496,15 @@ def main() -> None:
     os.chdir(place)
     logging.disable()
     signal.signal(signal.SIGALRM, _late)
-    trial = Trial(kind, place)
-    trial.run()
+    if kind == "spark":
+        from tests.support import oddly_spark
+
+        trial = Trial(kind, place, oddly_spark.targets, oddly_spark.MAY_BE)
+        trial.run()
+    else:
+        trial = Trial(kind, place)
+        trial.run()
+        trial.run_closed()
     print(json.dumps(trial.wrong))
 
 

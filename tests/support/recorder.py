@@ -20,8 +20,8 @@ from unittest import mock
 
 from penstock import _core
 from penstock.errors import from_os
-from penstock.segments import log as segmented
 from penstock.segments import segment
+from penstock.segments import writing as segmented
 from penstock.steward import ahead
 from penstock.system import files
 from tests.support.pages import PAGE, History

@@ -33,7 +33,7 @@ WRONG_TYPE: dict[str, Call] = {
     "extend timeout": lambda log, _: log.extend([b"a"], timeout="1"),
     "log[str]": lambda log, _: log["1"],
     "log[float]": lambda log, _: log[1.0],
-    "log[slice]": lambda log, _: log[1:2],
+    "log[slice]": lambda log, _: log["1":2],
     "log[None]": lambda log, _: log[None],
     "log[bool]": lambda log, _: log[True],
     "read start": lambda log, _: log.read("1"),

@@ -14,7 +14,7 @@ from penstock import Busy, Io, Usage, _core
 from penstock import layout as L
 from penstock._core import Control
 from penstock.handle import control
-from penstock.handle.control import Place
+from penstock.handle.control import ControlPlace
 from penstock.system import files
 
 UUID = bytes(range(16))
@@ -22,11 +22,11 @@ WORDS = {L.C_NEXT_SEQ: 7, L.C_HEAD: 1 << 32 | 4096}
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path: Path) -> ControlPlace:
     """A page between two others."""
     file = tmp_path / "log"
     file.write_bytes(b"x" * 3 * L.PAGE)
-    return Place(str(file), str(file), L.PAGE)
+    return ControlPlace(str(file), str(file), L.PAGE)
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-def attach(place: Place, stack: ExitStack) -> Control:
+def attach(place: ControlPlace, stack: ExitStack) -> Control:
     """Attach as a writer does; who is first builds control."""
     fd = files.open_file(place.file, write=True)
     _core.own_fd(fd)
@@ -52,7 +52,7 @@ def attach(place: Place, stack: ExitStack) -> Control:
     return attached
 
 
-def test_openers_share_the_page(place: Place, stack: ExitStack) -> None:
+def test_openers_share_the_page(place: ControlPlace, stack: ExitStack) -> None:
     """Who comes second attaches to what the first built; the pages around stay as they are."""
     first, second = attach(place, stack), attach(place, stack)
     assert (first.token, second.token) == (1, 2)
@@ -65,7 +65,21 @@ def test_openers_share_the_page(place: Place, stack: ExitStack) -> None:
     assert data[: L.PAGE] == data[2 * L.PAGE :] == b"x" * L.PAGE
 
 
-def test_the_write_lock_beside_the_openers_locks(place: Place, stack: ExitStack) -> None:
+def test_words_are_as_wide_as_the_table_says(place: ControlPlace, stack: ExitStack) -> None:
+    """Each word of live control can be stored and read alone; the ones beside it stay."""
+    attached = attach(place, stack)
+    wanted = {}
+    for n, field in enumerate(L.CONTROL.fields.values(), 1):
+        if L.C_HEAD <= field.at < L.C_NOTIFY:
+            wanted[field.at] = (1 << 8 * field.nbytes) - n
+    for at, value in reversed(wanted.items()):
+        control.store(attached, at, value)
+    assert control.words_of_log(attached) == wanted
+    found = control.peek(place)
+    assert found is not None and found.words.items() >= wanted.items()
+
+
+def test_the_write_lock_beside_the_openers_locks(place: ControlPlace, stack: ExitStack) -> None:
     """Openers that hold the file together keep each other out of the write lock all the same."""
     first, second = attach(place, stack), attach(place, stack)
     for holder, other in ((first, second), (second, first)):
@@ -77,7 +91,7 @@ def test_the_write_lock_beside_the_openers_locks(place: Place, stack: ExitStack)
             pass
 
 
-def test_a_reader_needs_a_writer(place: Place, stack: ExitStack) -> None:
+def test_a_reader_needs_a_writer(place: ControlPlace, stack: ExitStack) -> None:
     """Control that no writer has open is nobody's; with one, a reader attaches to it."""
     with ExitStack() as alone:
         attach(place, alone)
@@ -93,7 +107,7 @@ def test_a_reader_needs_a_writer(place: Place, stack: ExitStack) -> None:
 
 @pytest.mark.parametrize("nth", [1, 2])
 def test_a_death_while_building(
-    place: Place, stack: ExitStack, monkeypatch: pytest.MonkeyPatch, nth: int
+    place: ControlPlace, stack: ExitStack, monkeypatch: pytest.MonkeyPatch, nth: int
 ) -> None:
     """Half a page is no control, even over an old one; the next opener builds it."""
     with ExitStack() as alone:
@@ -114,9 +128,9 @@ def test_a_death_while_building(
     assert attach(place, stack).get(L.C_NEXT_SEQ) == 7
 
 
-def test_a_copy_is_no_control(place: Place, stack: ExitStack) -> None:
+def test_a_copy_is_no_control(place: ControlPlace, stack: ExitStack) -> None:
     """The page says which file it is in."""
     attach(place, stack)
     copy = place.file + ".copy"
     shutil.copyfile(place.file, copy)
-    assert control.peek(Place(copy, copy, L.PAGE)) is None
+    assert control.peek(ControlPlace(copy, copy, L.PAGE)) is None

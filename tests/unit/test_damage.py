@@ -15,8 +15,8 @@ import pytest
 import penstock
 from penstock import _core
 from penstock import layout as L
-from penstock.segments import segment
-from penstock.segments.log import SegmentedLog
+from penstock.segments import segment, writing
+from penstock.segments.storage import SegmentStorage
 from penstock.steward import ahead
 from tests.unit import oracle
 
@@ -226,8 +226,9 @@ def test_a_roll_that_nobody_finished(path: Path) -> None:
     """A roll frame without successor, from a death in between: readable, and then finished."""
     make(path, [10])
     with penstock.open(path) as log:
-        assert isinstance(log, SegmentedLog)
-        attached, (m, _) = log._live(), log._map_active(log._live())
+        storage, attached = log._storage, log._live()
+        assert isinstance(storage, SegmentStorage)
+        m, _ = writing.map_active(log, storage, attached)
         head = attached.get(L.C_HEAD) & 0xFFFFFFFF
         last = attached.get(L.C_LAST_FRAME)
         m.write_frame(head, L.KIND_ROLL, b"", 11, _core.now_ns(), last)

@@ -83,7 +83,7 @@ def test_a_sync_covers_every_segment_since_the_last(path: Path, syncs: Syncs) ->
     """Segments that rolled since the last sync are synced too, the active one last."""
     with penstock.open(path, segment_size="64KiB") as log:
         log.append(b"1", durable=True)
-        log._look_ahead = lambda: None  # type: ignore[method-assign]  # so that none is sealed
+        log._storage.ask_keeper = lambda handle: None  # type: ignore[method-assign]  # so that none is sealed
         log.append(b"2")
         log.steward.roll()
         log.append(b"3")
@@ -251,7 +251,7 @@ def test_a_sync_that_takes_long_is_busy(log: penstock.Log, syncs: Syncs) -> None
     thread.start()
     entered.wait()
     with penstock.open(log.path) as other:
-        with pytest.raises(penstock.Busy, match="is committed"):
+        with pytest.raises(penstock.Busy, match="the events are committed"):
             other.append(b"b", durable=True, timeout=0.05)
         assert other.last_seq == 2
         release.set()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import Entry
+from penstock import Entry, tunables
 from penstock import layout as L
 from tests.unit import oracle
 
@@ -99,9 +99,9 @@ def test_none_deletes_a_key(log: penstock.Log, path: Path) -> None:
 def test_none_without_a_key_is_refused(log: penstock.Log) -> None:
     """A delete that names no key is a mistake, alone and in a batch, and writes nothing."""
     items: list[Any] = [b"a", None]
-    with pytest.raises(penstock.Usage, match="give the key"):
+    with pytest.raises(penstock.Usage, match="must have a key"):
         log.append(None)
-    with pytest.raises(penstock.Usage, match="give the key"):
+    with pytest.raises(penstock.Usage, match="must have a key"):
         log.extend(items)
     assert len(log) == 0
     assert log.extend(items, key=b"k") == range(1, 3)
@@ -276,7 +276,7 @@ def test_back_pointers_lead_over_control_frames(log: penstock.Log, path: Path) -
 
 def test_long_appends_take_another_way_to_the_same_bytes(path: Path) -> None:
     """Around the sizes where an append goes by pwritev, frames are the same as ever."""
-    edge, run = L.WRITE_BYTES_MIN, L.WRITE_SCRATCH_BYTES
+    edge, run = tunables.WRITE_BYTES_MIN, tunables.WRITE_SCRATCH_BYTES
     sizes = [n + d for n in (edge, run) for d in (-49, -48, -41, -40, -39, -8, -1, 0, 1, 9)]
     chance = random.Random(5)
     values = [chance.randbytes(n) for n in sizes]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +14,8 @@ from typing import Any
 import pytest
 
 import penstock
+from penstock import _core
+from penstock.handle import handle
 from tests.unit import oracle
 
 USES: dict[str, Callable[[penstock.Log], Any]] = {
@@ -51,11 +55,23 @@ USES: dict[str, Callable[[penstock.Log], Any]] = {
     "durable_seq": lambda log: log.durable_seq,
     "read durable": lambda log: list(log.read(durable=True)),
     "follow durable": lambda log: list(log.follow("start", durable=True, timeout=0)),
+    "tail": lambda log: log.tail(1),
+    "seq_at": lambda log: log.seq_at("2026-01-01"),
+    "codec": lambda log: log.codec,
+    "uuid": lambda log: log.uuid,
+    "consumer": lambda log: log.consumer("c").close(),
+    "consumers": lambda log: list(log.consumers()),
+    "afollow": lambda log: log.afollow("start", timeout=0),
+    "aappend": lambda log: asyncio.run(log.aappend(b"x")),
+    "await_event": lambda log: asyncio.run(log.await_event(0, after=0)),
+    "await_durable": lambda log: asyncio.run(log.await_durable(1)),
 }
+MAKES = ("backup", "consumer")  # files beside those of the log
 KINDS: dict[str, dict[str, Any]] = {"segments": {}, "ring": {"ring": "128KiB"}}
 WRITES = [
     *("append", "append long", "extend", "configure", "roll", "append durable", "resize"),
     *("append of a producer", "load", "sync", "sync soon", "wait_durable"),
+    *("aappend", "await_durable"),
 ]
 
 
@@ -78,7 +94,7 @@ def test_a_closed_log_says_so(path: Path, kind: str, name: str, mode: Any) -> No
 def test_every_method_is_among_the_uses() -> None:
     """No public method or property of Log is left out of the list above."""
     public = {n for n in dir(penstock.Log) if not n.startswith("_")}
-    exempt = {"close", "closed", "steward", "path"}
+    exempt = {"close", "closed", "steward", "path", "kind", "mode"}
     tried = " ".join(USES)
     assert {n for n in public - exempt if n not in tried} == set()
 
@@ -146,7 +162,7 @@ def test_a_read_only_log_changes_no_file(path: Path, live: bool) -> None:
     before = state()
     with penstock.open(path, mode="r") as log:
         for name, use in USES.items():
-            if name not in WRITES and name != "backup":
+            if name not in (*WRITES, *MAKES):
                 use(log)
         assert len(list(log.read(since=10, until=100))) == 90
     assert state() == before
@@ -160,7 +176,7 @@ def test_a_read_only_ring_changes_no_byte(path: Path) -> None:
     before = path.read_bytes()
     with penstock.open(path, mode="r") as log:
         for name, use in USES.items():
-            if name not in WRITES and name != "backup":
+            if name not in (*WRITES, *MAKES):
                 with suppress(penstock.NotFound, penstock.Gap):  # seq 1 is not there any more
                     use(log)
         assert len(list(log.read(since=170, until=190))) == 20
@@ -218,6 +234,60 @@ def test_a_handle_left_behind_closes_itself(path: Path, kind: str) -> None:
     del log
     gc.collect()
     assert open_descriptors() == set()
+
+
+@pytest.mark.parametrize("mode", ["rw", "r"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_forgotten_log_is_released_at_once(path: Path, kind: str, mode: Any) -> None:
+    """No storage refers to its log, nor does anything else: the last reference releases both."""
+    with penstock.create(path, **KINDS[kind]) as log:
+        log.append(b"a", topic="t", producer=("p", 1))
+    gc.collect()
+    gc.disable()
+    try:
+        log = penstock.open(path, mode=mode)
+        if mode == "rw":
+            log.append(b"b", producer=("p", 2), durable=True)
+            log.configure(file_mode=0o640)
+        assert [e.value for e in log.read(since=0)][:1] == [b"a"]
+        assert log.topics() and log.stats() and log.scan().to_arrow().num_rows
+        held = weakref.ref(log), weakref.ref(log._storage)
+        fds = len(os.listdir("/proc/self/fd"))
+        del log
+        assert [ref() for ref in held] == [None, None]
+        assert len(os.listdir("/proc/self/fd")) < fds
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_callbacks_of_a_log(path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is given, by its name, once; and none is bound to the log, which refers to them."""
+    given: dict[str, Any] = {}
+    make: Any = _core.Calls
+    monkeypatch.setattr(handle, "Calls", lambda **calls: given.update(calls) or make(**calls))
+    log = penstock.open(path, **KINDS[kind])
+    owners = {getattr(call, "__self__", None) for call in given.values()}
+    assert owners == {None, log._storage}
+    for name in given:
+        with pytest.raises(TypeError, match=name):
+            make(**{other: given[other] for other in given if other != name})
+    with pytest.raises(TypeError, match="make_redy"):
+        make(**given, make_redy=given["make_ready"])
+    with pytest.raises(penstock.Internal, match="has its callbacks already"):
+        log._connect(make(**given), log._storage.finder)
+
+
+def test_a_log_is_one_class(path: Path) -> None:
+    """Whatever its files, a log is a Log, which nothing subclasses, with few classes above it."""
+    with (
+        penstock.open(path) as log,
+        penstock.open(path.with_suffix(".ring"), ring="64KiB") as ring,
+    ):
+        assert type(log) is type(ring) is penstock.Log
+    assert not penstock.Log.__subclasses__()
+    mine = [c for c in penstock.Log.__mro__ if c.__module__.startswith("penstock")]
+    assert [c.__name__ for c in mine] == ["Log", "Handle", "LogCore", "HandleCore"]
 
 
 def test_repr_tells_path_and_state(path: Path) -> None:

@@ -120,7 +120,7 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotFound, match="no lake"):
         compact(lake)
     make(lake, [1, 1])
-    with pytest.raises(Usage, match="from 2"):
+    with pytest.raises(Usage, match="must be 2 or more"):
         compact(lake, rows_per_file=1)
     with pytest.raises(WrongType):
         compact(lake, rows_per_file=True)

@@ -124,7 +124,7 @@ def test_a_repeat_is_a_no_op(path: Path) -> None:
     path.joinpath("control").unlink()
     with penstock.open(path) as log:
         assert log.load([], producer=("job", 300)) == range(4, 304)
-        with pytest.raises(penstock.Usage, match="nothing to load"):
+        with pytest.raises(penstock.Usage, match="must have at least one event"):
             log.load([], producer=("job", 301))
         assert log.last_seq == 303
 

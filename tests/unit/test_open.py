@@ -87,7 +87,7 @@ def test_a_foreign_directory_is_left_alone(path: Path, name: str) -> None:
         path.joinpath(each).write_bytes(b"mine")
     before = snapshot(path)
     for call in (penstock.open, penstock.create):
-        with pytest.raises(penstock.Usage, match="not empty"):
+        with pytest.raises(penstock.Usage, match="is neither a log nor empty"):
             call(path)
     with pytest.raises(penstock.NotFound):
         penstock.open(path, mode="r")

@@ -8,7 +8,7 @@ import pytest
 
 import penstock
 from penstock import layout as L
-from penstock.segments.segment import Header, Slot, Summary, first_slot
+from penstock.segments.segment import Header, SegmentSummary, Slot, first_slot
 
 HEADER = Header(
     uuid=bytes(range(16)),
@@ -34,7 +34,7 @@ SLOT = Slot(
     producer_offset=HEADER.data_offset + 64,
     monotone=True,
 )
-SUMMARY = Summary(
+SUMMARY = SegmentSummary(
     data_end=HEADER.data_offset + 8000,
     last_frame=HEADER.data_offset + 7960,
     count=10,
@@ -74,10 +74,10 @@ def test_slots_come_back(slot: Slot) -> None:
     "summary",
     [SUMMARY, replace(SUMMARY, topics=None), replace(SUMMARY, monotone=False, log_monotone=True)],
 )
-def test_footers_come_back(summary: Summary) -> None:
+def test_footers_come_back(summary: SegmentSummary) -> None:
     """A footer is what was packed, topics too many to keep among it, and takes one page."""
     assert len(summary.pack(HEADER)) == L.PAGE
-    assert Summary.unpack(summary.pack(HEADER), HEADER) == summary
+    assert SegmentSummary.unpack(summary.pack(HEADER), HEADER) == summary
 
 
 def flipped(page: bytes) -> list[bytes]:
@@ -105,7 +105,7 @@ def test_no_flipped_slot_is_believed() -> None:
 def test_no_flipped_footer_is_believed() -> None:
     """One flipped bit anywhere in the page makes it no footer."""
     pages = flipped(SUMMARY.pack(HEADER))
-    assert [Summary.unpack(page, HEADER) for page in pages] == [None] * L.PAGE
+    assert [SegmentSummary.unpack(page, HEADER) for page in pages] == [None] * L.PAGE
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_no_flipped_footer_is_believed() -> None:
 def test_a_footer_belongs_to_one_segment(other: dict[str, object]) -> None:
     """The footer of another segment, left in a reused file, is no footer."""
     page = SUMMARY.pack(replace(HEADER, **other))  # type: ignore[arg-type]
-    assert Summary.unpack(page, HEADER) is None
+    assert SegmentSummary.unpack(page, HEADER) is None
 
 
 def test_short_pages() -> None:
@@ -122,7 +122,7 @@ def test_short_pages() -> None:
     for length in (0, 7, 8, 100, 4095):
         with pytest.raises(penstock.Corrupt):
             Header.unpack(HEADER.pack()[:length], "x")
-        assert Summary.unpack(SUMMARY.pack(HEADER)[:length], HEADER) is None
+        assert SegmentSummary.unpack(SUMMARY.pack(HEADER)[:length], HEADER) is None
     for length in (0, 7, 8, 511):
         assert Slot.unpack(SLOT.pack()[:length], HEADER) is None
 

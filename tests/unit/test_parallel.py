@@ -6,10 +6,12 @@ import _thread
 import gc
 import threading
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import penstock
 from penstock.system.parallel import Unwanted, _Shared, in_order
 from tests.support.threads import threads_of
 from tests.support.wait import wait_for
@@ -71,13 +73,13 @@ def first(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
         count = len(shared._items)
         wait_for(lambda: len(shared._untaken) < count, "somebody to take the first item")
 
-    def begin_late(shared: _Shared[Any, Any], name: str) -> None:
-        begin(shared, name)
+    def begin_late(shared: _Shared[Any, Any]) -> None:
+        begin(shared)
         until_one_is_taken(shared)
 
-    def help_late(shared: _Shared[Any, Any], *args: Any) -> None:
+    def help_late(shared: _Shared[Any, Any]) -> bool:
         until_one_is_taken(shared)
-        help_(shared, *args)
+        return help_(shared)
 
     if request.param == "helper":
         monkeypatch.setattr(_Shared, "begin", begin_late)
@@ -163,6 +165,32 @@ def test_ctrl_c_at_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
         list(in_order(work, range(100), 2, NAME))
     assert len(done) <= 1
     assert not threads_of(NAME)
+
+
+@pytest.mark.parametrize("first", ["caller"], indirect=True)
+def test_waits_under_a_lock(first: str, path: Path) -> None:
+    """Who breaks off under the write lock of a log waits for the others, to clean up after them."""
+    begun = threading.Event()
+    ended: list[int] = []
+
+    def work(n: int, unwanted: Unwanted) -> int:
+        if n == 0:
+            assert begun.wait(30)
+        else:
+            begun.set()
+            wait_for(unwanted, "word that nobody wants it")
+            ended.append(n)
+        return n
+
+    with penstock.open(path) as log:
+        log.append(b"x")
+        control = log._ctl
+        assert control is not None
+        with control.locked():
+            shared = in_order(work, range(9), 2, NAME)
+            assert next(shared) == 0
+            shared.close()
+            assert ended == [1]
 
 
 def test_what_is_not_wanted_is_let_go() -> None:

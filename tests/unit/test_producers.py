@@ -205,7 +205,7 @@ def test_expect(log: penstock.Log) -> None:
             lambda w: log.append(b"x" * 40_000, expect=w),
             lambda w: log.load([b"x" * 1000] * 10_000, expect=w),
         ):
-            with pytest.raises(penstock.Conflict, match="the last one, but it is 1"):
+            with pytest.raises(penstock.Conflict, match=f"must be the last seq, 1, got {wrong};"):
                 attempt(wrong)
     assert log.last_seq == 1
     assert log.extend([b"b", b"c"], expect=1) == range(2, 4)

@@ -93,7 +93,7 @@ def test_a_plan_changes_nothing(built: Built, copy: Path) -> None:
     assert str(plan).splitlines() == [
         f"{copy}: can be repaired, 14 events salvaged",
         "lost: seq 4",
-        f"rebuild {seg.path.name}: its frame is damaged; 14 events",
+        f"rebuild {seg.path.name}: damaged: frame; 14 events",
     ]
 
 

@@ -17,6 +17,7 @@ import pytest
 
 import penstock
 from penstock import _core
+from penstock._core import RingFile
 from penstock.system import files
 from tests.unit import oracle
 
@@ -170,7 +171,7 @@ def test_a_reader_without_a_writer_finds_out(file: Path) -> None:
             assert next(follower).value == b"new"
         assert reader.last_seq == last + 1
         assert reader[start.seq].value == start.value
-        assert reader.stats().ring == reader._take_stock().ring
+        assert reader.stats().ring == reader._storage.take_stock(reader).ring
 
 
 def test_threads_append_meanwhile(file: Path) -> None:
@@ -259,9 +260,10 @@ def test_damaged_events_are_left_out(file: Path, caplog: pytest.LogCaptureFixtur
     """A resize passes over them; seqs stay, and what is missing is a hole."""
     with filled(file) as ring:
         bad = ring.first_seq + 40
-        at = ring._ring
-        assert at is not None
-        offset = at.data_offset + ring._position_of(bad) % at.ring_bytes
+        finder = ring._storage.finder
+        assert isinstance(finder, RingFile) and finder.map is not None
+        position = finder.position_from(ring, bad)
+        offset = finder.map.data_offset + position % finder.map.ring_bytes
     with open(file, "r+b") as raw:
         raw.seek(offset + 45)
         raw.write(b"\xff\xff")

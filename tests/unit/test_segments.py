@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.segments import log as segmented
+from penstock.segments import writing as segmented
 from penstock.segments.segment import file_name, map_segment
+from penstock.segments.storage import SegmentStorage
 from penstock.steward import ahead
 from penstock.steward.seal import seal
 from penstock.system import files
@@ -396,11 +397,13 @@ def test_sealing_waits_for_a_pause(log: penstock.Log, monkeypatch: pytest.Monkey
     monkeypatch.setattr(ahead, "monotonic", lambda: now[0])
     fill(log, 10)
     log.steward.roll()
-    attached, m, header = log._ctl, log._active_map, log._header  # type: ignore[attr-defined]
+    storage = log._storage
+    assert isinstance(storage, SegmentStorage)
+    attached, m, header = log._ctl, log._active_map, storage.header
     assert attached is not None
     assert m is not None
-    directory = log._directory  # type: ignore[attr-defined]
-    keeper = ahead.Ahead(log._record, directory, header.uuid, attached, seals=True)
+    assert header is not None
+    keeper = ahead.Ahead(log._record, storage.directory, header.uuid, attached, seals=True)
     keeper.active = (m, header, log.settings)
 
     def sealed() -> bool:

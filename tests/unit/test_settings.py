@@ -212,7 +212,7 @@ def test_settings_that_nobody_wrote(path: Path, settings: bytes) -> None:
     page = bytearray(name.read_bytes()[: L.PAGE])
     page[L.HEADER_SETTINGS : L.HEADER_CRC] = settings.ljust(L.HEADER_CRC - L.HEADER_SETTINGS, b"\0")
     struct.pack_into("<I", page, L.HEADER_SETTINGS_LEN, len(settings))
-    headers.seal_page(page, L.HEADER_CRC)
+    page = bytearray(headers.seal(L.HEADER, **L.HEADER.unpack(page)))
     with name.open("r+b") as file:
         headers.put(file.fileno(), bytes(page), str(name))
     segment.Header.unpack(bytes(page), str(name))

@@ -16,8 +16,8 @@ import penstock
 from penstock import Conflict, Corrupt
 from penstock import layout as L
 from penstock._core import Given, rows_to_stage
-from penstock.segments.log import SegmentedLog
-from penstock.segments.staged import Staged, Writer, append_staged
+from penstock.segments.staged import append_staged
+from penstock.segments.staging import Staged, Writer
 from penstock.system import files
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -89,10 +89,9 @@ def wanted(rows: list[Row]) -> list[tuple[Any, ...]]:
 
 
 @pytest.fixture
-def log(path: Path) -> Iterator[SegmentedLog]:
+def log(path: Path) -> Iterator[penstock.Log]:
     """A log of small segments."""
     with penstock.create(path, segment_size=SEGMENT) as log:
-        assert isinstance(log, SegmentedLog)
         yield log
 
 
@@ -111,7 +110,7 @@ def log(path: Path) -> Iterator[SegmentedLog]:
 def test_all_parts_arrive(
     tmp_path: Path,
     path: Path,
-    log: SegmentedLog,
+    log: penstock.Log,
     counts: tuple[int, ...],
     size: int,
     adopted: bool,
@@ -136,7 +135,7 @@ def test_all_parts_arrive(
     assert not [name for name in os.listdir(path) if name.startswith("load.")]
 
 
-def test_times_that_go_back(tmp_path: Path, path: Path, log: SegmentedLog) -> None:
+def test_times_that_go_back(tmp_path: Path, path: Path, log: penstock.Log) -> None:
     """Searches by time find what was adopted, also where later files have earlier times."""
     rows: list[list[Row]] = [
         [(b"x" * 200, None, None, None, start + i) for i in range(4000)]
@@ -153,10 +152,10 @@ def test_times_that_go_back(tmp_path: Path, path: Path, log: SegmentedLog) -> No
 
 
 def test_a_log_that_moves_on_meanwhile(
-    tmp_path: Path, path: Path, log: SegmentedLog, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, path: Path, log: penstock.Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Events that others append while files become segments come before them."""
-    from penstock.segments.staged import Adopted
+    from penstock.segments.adopted import Adopted
 
     finish = Adopted.finish
 
@@ -171,7 +170,7 @@ def test_a_log_that_moves_on_meanwhile(
     assert seen(path) == [(b"first", None, "", (), None), *wanted(rows)]
 
 
-def test_a_repeat_is_no_append(tmp_path: Path, path: Path, log: SegmentedLog) -> None:
+def test_a_repeat_is_no_append(tmp_path: Path, path: Path, log: penstock.Log) -> None:
     """What a producer has appended already is not appended again; a lower number is an error."""
     first = append_staged(
         log, stage(tmp_path, "a", plain(1, 9000)), producer=("w", 2), durable=True
@@ -260,7 +259,7 @@ DAMAGE: dict[str, Callable[[bytearray, Staged, random.Random], Staged]] = {
 @pytest.mark.parametrize("way", ["adopted", "copied", "batch"])
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damage_is_never_published(
-    tmp_path: Path, path: Path, log: SegmentedLog, damage: str, way: str
+    tmp_path: Path, path: Path, log: penstock.Log, damage: str, way: str
 ) -> None:
     """A staged file that is not what was written is an error, and nothing of its unit appears."""
     log.append(b"before")
@@ -283,7 +282,7 @@ def test_damage_is_never_published(
     assert not [name for name in os.listdir(path) if name.startswith("load.")]
 
 
-def test_every_byte_counts(tmp_path: Path, log: SegmentedLog) -> None:
+def test_every_byte_counts(tmp_path: Path, log: penstock.Log) -> None:
     """No byte of a staged frame can change unnoticed, but for padding."""
     staged = [s for s in stage(tmp_path, "0", plain(4, 2))]
     data = Path(staged[0].path).read_bytes()

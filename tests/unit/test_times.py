@@ -74,7 +74,7 @@ def test_times_out_of_range(log: penstock.Log, given: Any) -> None:
     assert len(log) == 0
 
 
-@pytest.mark.parametrize("given", [True, 1.5, b"2026-01-01", dt.time(1), dt.timedelta(1), object()])
+@pytest.mark.parametrize("given", [True, 1.5, b"2026-01-01", dt.time(1), object()])
 def test_times_of_a_wrong_type(log: penstock.Log, given: Any) -> None:
     """What is no time is WrongType; a bool and a float of seconds are among that."""
     for call in (

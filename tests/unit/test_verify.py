@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import _core, errors
+from penstock import _core, errors, tunables
 from penstock import layout as L
 from penstock.segments import segment
 from penstock.segments.check.examine import look
@@ -158,7 +158,9 @@ def test_damage_tells_what_to_do(built: Built, copy: Path) -> None:
     broken.flip(copy / seg.path.name, seg.frames[3].at + 50, 0)
     (problem,) = damage(copy)
     assert (problem.kind, problem.last_seq, problem.lost) == ("frame", 3, (4, 4))
-    assert str(problem).startswith(f"damage: {copy / seg.path.name} at offset {seg.frames[3].at} ")
+    assert str(problem).startswith(
+        f"damage: {copy / seg.path.name} at offset {seg.frames[3].at}, after seq 3: "
+    )
     assert "seq 4 to 4 cannot be read" in str(problem) and "repair" in str(problem)
     assert str(penstock.verify(copy)).splitlines()[0] == f"{copy}: 1 damaged place"
 
@@ -606,7 +608,7 @@ def test_long_frames_are_read_in_pieces(path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(files, "read_at", read_at)
     report = penstock.verify(path)
     assert report.ok and report.events == 8
-    assert most <= L.SCAN_WINDOW_BYTES
+    assert most <= tunables.SCAN_WINDOW_BYTES
     seg = oracle.segment_paths(path)[0]
     for at in (1 << 20, 5 << 20):
         broken.flip(seg, at, 0)

@@ -1,9 +1,8 @@
 """The compiled part: frames, the token lock, append, batch, seek, scan, wait.
 
-It holds what Python cannot do well and nothing else. Policy (when to roll, what to create, what to
-delete) lives in the Python modules above, which are called through the hooks named ``_...`` on
-:class:`LogCore`. Nothing between taking and giving up the write lock allocates memory, needs the
-GIL or syncs.
+It has only what Python cannot do well. Policy (when to roll, what to create, what to delete) is in
+the Python modules above, which are called through each handle's :class:`Calls`. Nothing between
+taking and releasing the write lock allocates memory, needs the GIL or syncs.
 """
 
 cimport cython
@@ -44,6 +43,7 @@ import os as _os
 import re as _re
 import sys as _sys
 import threading as _threading
+from importlib import import_module as _import_module
 from types import GenericAlias as _GenericAlias
 
 from penstock.arguments import check_choice
@@ -68,6 +68,7 @@ from penstock.errors import (
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
     PyObject *PyTuple_GET_ITEM(object t, Py_ssize_t i)
+    Py_ssize_t PyTuple_GET_SIZE(object t)
 
 cdef extern from *:
     """
@@ -96,54 +97,25 @@ cdef extern from "<sys/mman.h>" nogil:
 
 cdef extern from *:
     """
-    #define psk_bytes_object(start) ((PyObject *)((char *)(start) - offsetof(PyBytesObject, ob_sval)))
-    #define psk_pin(o) Py_INCREF(o)
-    /* isinstance() asks an object that is none for its __class__ as well, which takes longer. */
+    /* isinstance() also asks an object of another type for its __class__, which takes longer. */
     #define psk_is_a(o, type) PyObject_TypeCheck((PyObject *)(o), (PyTypeObject *)(type))
-    #define psk_unpin(o) Py_DECREF(o)
     """
-    PyObject *psk_bytes_object(const char *start)
-    void psk_pin(PyObject *o)
     bint psk_is_a(object o, type kind)
-    void psk_unpin(PyObject *o)
-    PyObject **PySequence_Fast_ITEMS(object o)
+
+include "layout.pxi"
 
 cdef extern from "native.h" nogil:
     const int PSK_IS_POLLING
     enum:
-        PSK_PAGE, PSK_FORMAT_VERSION, PSK_TOPIC_BYTES_MAX, PSK_KEY_BYTES_MAX
-        PSK_HEADERS_BYTES_MAX, PSK_VALUE_BYTES_MAX
-        PSK_FRAME_CRC, PSK_FRAME_SEQ, PSK_FRAME_APPEND_NS, PSK_FRAME_BACK, PSK_FRAME_BATCH_LEFT
-        PSK_FRAME_KEY_LEN, PSK_FRAME_HEADERS_LEN, PSK_FRAME_TOPIC_LEN, PSK_FRAME_KIND
-        PSK_FRAME_FLAGS, PSK_FRAME_HEADER_BYTES, PSK_NO_KEY, PSK_NULL_HEADER
-        PSK_KIND_DATA, PSK_KIND_DELETE, PSK_KIND_ROLL, PSK_KIND_SETTINGS, PSK_KIND_PRODUCER, PSK_KIND_PRODUCERS
-        PSK_KIND_WRAP, PSK_KIND_PAD, PSK_KIND_MAX
-        PSK_PRODUCER_ID_BYTES_MAX, PSK_PRODUCER_N, PSK_PRODUCER_COUNT, PSK_PRODUCER_PREVIOUS
-        PSK_PRODUCER_BYTES
-        PSK_FLAG_EVENT_TIME, PSK_FLAGS_KNOWN
-        PSK_HEADER_SETTINGS_LEN, PSK_HEADER_SETTINGS
-        PSK_INDEX_STEP, PSK_INDEX_ENTRY_BYTES
-        PSK_INDEX_ENTRY_OFFSET, PSK_INDEX_ENTRY_TOPICS, PSK_INDEX_ENTRY_SEQ, PSK_INDEX_ENTRY_APPEND_NS
-        PSK_INDEX_ENTRY_EVENT_MIN_NS, PSK_INDEX_ENTRY_EVENT_MAX_NS
-        PSK_TOPICS_BYTES_MAX
-        PSK_CONTROL_BYTES, PSK_C_UUID, PSK_C_LOCK, PSK_C_NEXT_TOKEN, PSK_C_SUSPECT, PSK_C_HEAD, PSK_C_RESERVED
-        PSK_C_NEXT_SEQ, PSK_C_LAST_APPEND_NS, PSK_C_LAST_FRAME, PSK_C_ALLOC_END
-        PSK_C_BLOCK_OFFSET, PSK_C_BLOCK_TOPICS, PSK_C_EVENT_MAX_NS, PSK_C_BLOCK_SEQ, PSK_C_BLOCK_APPEND_NS
-        PSK_C_BLOCK_EVENT_MIN_NS, PSK_C_BLOCK_EVENT_MAX_NS, PSK_C_INDEX_COUNT, PSK_C_FLAGS
-        PSK_C_SETTINGS_POS, PSK_C_ACTIVE_BASE, PSK_C_PRODUCER_POS
-        PSK_C_NOTIFY, PSK_C_WAITING, PSK_C_POISONED, PSK_C_TAKEOVERS
-        PSK_C_DURABLE_SEQ, PSK_C_SYNCING, PSK_C_SYNC_NOTIFY, PSK_C_SYNC_TURN
-        PSK_CONTROL_FLAG_MONOTONE, PSK_TOKEN_MAX
-        PSK_C_EPOCH, PSK_C_TAIL, PSK_C_GUARD, PSK_C_GUARD_END, PSK_C_STATE_POS, PSK_RING_STATE_REACH, PSK_C_DURABLE_POS, PSK_C_WHEN_FULL, PSK_C_LOST, PSK_C_ROOM_NOTIFY, PSK_C_ROOM_WAITING, PSK_C_HOLDS
-        PSK_HOLDS_MAX, PSK_HOLD_BYTES, PSK_WHEN_FULL_DROP, PSK_WHEN_FULL_BLOCK, PSK_WHEN_FULL_ERROR
-        PSK_RING_SHARE, PSK_RING_SLOT_BYTES, PSK_RING_CONTROL_OFFSET, PSK_RING_WINDOW_BYTES, PSK_RING_SCAN_BYTES
-        PSK_ALLOCATE_AHEAD_BYTES, PSK_POPULATE_AHEAD_BYTES, PSK_POPULATE_CHUNK_BYTES, PSK_POPULATE_STEP_BYTES, PSK_GIL_COPY_BYTES_MAX
-        PSK_WRITE_BYTES_MIN, PSK_WRITE_RUN_BYTES, PSK_WRITE_SCRATCH_BYTES, PSK_WRITE_TOGETHER_BYTES, PSK_SUM_LATER_BYTES_MAX
-        PSK_LOCK_SPINS, PSK_TOKEN_TRIES, PSK_LOCK_SLICE_NS, PSK_WAIT_SLICE_NS, PSK_LOOK_NS, PSK_SCAN_WINDOW_BYTES
-    const uint32_t PSK_LOCK_WAITERS
-    const char *PSK_CODEC_NAME
-    const char *PSK_TAG_NAME
-    const uint64_t PSK_TOKEN_BYTE, PSK_HOLD_BYTE, PSK_EPOCH_MOVED
+        PSK_BATCH_LEFT_SHIFT, PSK_HEADERS_LEN_SHIFT, PSK_TOPIC_LEN_SHIFT, PSK_KIND_SHIFT, PSK_FLAGS_SHIFT
+    struct psk_number:
+        const char *name
+        uint64_t value
+    struct psk_text:
+        const char *name
+        const char *value
+    const psk_number *psk_numbers
+    const psk_text *psk_texts
     uint32_t psk_load32(const void *p)
     uint64_t psk_load64(const void *p)
     void psk_store32(void *p, uint32_t v)
@@ -207,6 +179,7 @@ cdef extern from "memory.h" nogil:
     void psk_column_free(void *p)
     void psk_column_warm(void *p, uint64_t start, uint64_t end)
     const uint64_t PSK_LONG_BYTES
+    uint64_t psk_kept_release()
 
 cdef extern from "threads.h" nogil:
     void psk_thread_name(const char *name)
@@ -234,143 +207,44 @@ psk_setup()
 POLLING = bool(PSK_IS_POLLING)
 CRC_HARDWARE = bool(psk_crc_hardware)
 
-# The numbers that this module was compiled with; a test compares them with layout.py.
-LAYOUT = {
-    "PAGE": PSK_PAGE,
-    "FORMAT_VERSION": PSK_FORMAT_VERSION,
-    "TOPIC_BYTES_MAX": PSK_TOPIC_BYTES_MAX,
-    "KEY_BYTES_MAX": PSK_KEY_BYTES_MAX,
-    "HEADERS_BYTES_MAX": PSK_HEADERS_BYTES_MAX,
-    "VALUE_BYTES_MAX": PSK_VALUE_BYTES_MAX,
-    "FRAME_CRC": PSK_FRAME_CRC,
-    "FRAME_SEQ": PSK_FRAME_SEQ,
-    "FRAME_APPEND_NS": PSK_FRAME_APPEND_NS,
-    "FRAME_BACK": PSK_FRAME_BACK,
-    "FRAME_BATCH_LEFT": PSK_FRAME_BATCH_LEFT,
-    "FRAME_KEY_LEN": PSK_FRAME_KEY_LEN,
-    "FRAME_HEADERS_LEN": PSK_FRAME_HEADERS_LEN,
-    "FRAME_TOPIC_LEN": PSK_FRAME_TOPIC_LEN,
-    "FRAME_KIND": PSK_FRAME_KIND,
-    "FRAME_FLAGS": PSK_FRAME_FLAGS,
-    "FRAME_HEADER_BYTES": PSK_FRAME_HEADER_BYTES,
-    "NO_KEY": PSK_NO_KEY,
-    "NULL_HEADER": PSK_NULL_HEADER,
-    "KIND_DATA": PSK_KIND_DATA,
-    "KIND_DELETE": PSK_KIND_DELETE,
-    "KIND_ROLL": PSK_KIND_ROLL,
-    "KIND_SETTINGS": PSK_KIND_SETTINGS,
-    "KIND_PRODUCER": PSK_KIND_PRODUCER,
-    "PRODUCER_ID_BYTES_MAX": PSK_PRODUCER_ID_BYTES_MAX,
-    "PRODUCER_N": PSK_PRODUCER_N,
-    "PRODUCER_COUNT": PSK_PRODUCER_COUNT,
-    "PRODUCER_PREVIOUS": PSK_PRODUCER_PREVIOUS,
-    "PRODUCER_BYTES": PSK_PRODUCER_BYTES,
-    "KIND_MAX": PSK_KIND_MAX,
-    "FLAG_EVENT_TIME": PSK_FLAG_EVENT_TIME,
-    "FLAGS_KNOWN": PSK_FLAGS_KNOWN,
-    "HEADER_SETTINGS_LEN": PSK_HEADER_SETTINGS_LEN,
-    "HEADER_SETTINGS": PSK_HEADER_SETTINGS,
-    "INDEX_STEP": PSK_INDEX_STEP,
-    "INDEX_ENTRY_BYTES": PSK_INDEX_ENTRY_BYTES,
-    "INDEX_ENTRY_OFFSET": PSK_INDEX_ENTRY_OFFSET,
-    "INDEX_ENTRY_TOPICS": PSK_INDEX_ENTRY_TOPICS,
-    "INDEX_ENTRY_SEQ": PSK_INDEX_ENTRY_SEQ,
-    "INDEX_ENTRY_APPEND_NS": PSK_INDEX_ENTRY_APPEND_NS,
-    "INDEX_ENTRY_EVENT_MIN_NS": PSK_INDEX_ENTRY_EVENT_MIN_NS,
-    "INDEX_ENTRY_EVENT_MAX_NS": PSK_INDEX_ENTRY_EVENT_MAX_NS,
-    "TOPICS_BYTES_MAX": PSK_TOPICS_BYTES_MAX,
-    "CONTROL_BYTES": PSK_CONTROL_BYTES,
-    "C_UUID": PSK_C_UUID,
-    "C_LOCK": PSK_C_LOCK,
-    "C_NEXT_TOKEN": PSK_C_NEXT_TOKEN,
-    "C_SUSPECT": PSK_C_SUSPECT,
-    "C_HEAD": PSK_C_HEAD,
-    "C_RESERVED": PSK_C_RESERVED,
-    "C_NEXT_SEQ": PSK_C_NEXT_SEQ,
-    "C_LAST_APPEND_NS": PSK_C_LAST_APPEND_NS,
-    "C_LAST_FRAME": PSK_C_LAST_FRAME,
-    "C_ALLOC_END": PSK_C_ALLOC_END,
-    "C_BLOCK_OFFSET": PSK_C_BLOCK_OFFSET,
-    "C_BLOCK_TOPICS": PSK_C_BLOCK_TOPICS,
-    "C_EVENT_MAX_NS": PSK_C_EVENT_MAX_NS,
-    "C_BLOCK_SEQ": PSK_C_BLOCK_SEQ,
-    "C_BLOCK_APPEND_NS": PSK_C_BLOCK_APPEND_NS,
-    "C_BLOCK_EVENT_MIN_NS": PSK_C_BLOCK_EVENT_MIN_NS,
-    "C_BLOCK_EVENT_MAX_NS": PSK_C_BLOCK_EVENT_MAX_NS,
-    "C_INDEX_COUNT": PSK_C_INDEX_COUNT,
-    "C_FLAGS": PSK_C_FLAGS,
-    "C_SETTINGS_POS": PSK_C_SETTINGS_POS,
-    "C_ACTIVE_BASE": PSK_C_ACTIVE_BASE,
-    "C_PRODUCER_POS": PSK_C_PRODUCER_POS,
-    "C_NOTIFY": PSK_C_NOTIFY,
-    "C_WAITING": PSK_C_WAITING,
-    "C_POISONED": PSK_C_POISONED,
-    "C_TAKEOVERS": PSK_C_TAKEOVERS,
-    "C_DURABLE_SEQ": PSK_C_DURABLE_SEQ,
-    "C_SYNCING": PSK_C_SYNCING,
-    "C_SYNC_NOTIFY": PSK_C_SYNC_NOTIFY,
-    "C_SYNC_TURN": PSK_C_SYNC_TURN,
-    "CONTROL_FLAG_MONOTONE": PSK_CONTROL_FLAG_MONOTONE,
-    "TOKEN_MAX": PSK_TOKEN_MAX,
-    "POPULATE_AHEAD_BYTES": PSK_POPULATE_AHEAD_BYTES,
-    "POPULATE_CHUNK_BYTES": PSK_POPULATE_CHUNK_BYTES,
-    "GIL_COPY_BYTES_MAX": PSK_GIL_COPY_BYTES_MAX,
-    "LOCK_SPINS": PSK_LOCK_SPINS,
-    "TOKEN_TRIES": PSK_TOKEN_TRIES,
-    "LOCK_SLICE_NS": PSK_LOCK_SLICE_NS,
-    "WAIT_SLICE_NS": PSK_WAIT_SLICE_NS,
-    "SCAN_WINDOW_BYTES": PSK_SCAN_WINDOW_BYTES,
-    "LOCK_WAITERS": PSK_LOCK_WAITERS,
-    "TOKEN_BYTE": PSK_TOKEN_BYTE,
-    "HOLD_BYTE": PSK_HOLD_BYTE,
-    "EPOCH_MOVED": PSK_EPOCH_MOVED,
-    "KIND_PRODUCERS": PSK_KIND_PRODUCERS,
-    "KIND_WRAP": PSK_KIND_WRAP,
-    "KIND_PAD": PSK_KIND_PAD,
-    "C_EPOCH": PSK_C_EPOCH,
-    "C_TAIL": PSK_C_TAIL,
-    "C_STATE_POS": PSK_C_STATE_POS,
-    "C_WHEN_FULL": PSK_C_WHEN_FULL,
-    "C_LOST": PSK_C_LOST,
-    "C_ROOM_NOTIFY": PSK_C_ROOM_NOTIFY,
-    "C_ROOM_WAITING": PSK_C_ROOM_WAITING,
-    "C_HOLDS": PSK_C_HOLDS,
-    "HOLDS_MAX": PSK_HOLDS_MAX,
-    "HOLD_BYTES": PSK_HOLD_BYTES,
-    "WHEN_FULL_DROP": PSK_WHEN_FULL_DROP,
-    "WHEN_FULL_BLOCK": PSK_WHEN_FULL_BLOCK,
-    "WHEN_FULL_ERROR": PSK_WHEN_FULL_ERROR,
-    "RING_SHARE": PSK_RING_SHARE,
-    "RING_SLOT_BYTES": PSK_RING_SLOT_BYTES,
-    "RING_CONTROL_OFFSET": PSK_RING_CONTROL_OFFSET,
-    "RING_WINDOW_BYTES": PSK_RING_WINDOW_BYTES,
-    "RING_SCAN_BYTES": PSK_RING_SCAN_BYTES,
-}
+
+def layout():
+    """The numbers and names that this module was compiled with; a test compares them with layout.py."""
+    cdef dict found = {}
+    cdef const psk_number *number = psk_numbers
+    cdef const psk_text *text = psk_texts
+    while number.name != NULL:
+        found[number.name.decode()] = number.value
+        number += 1
+    while text.name != NULL:
+        found[text.name.decode()] = <bytes>text.value
+        text += 1
+    return found
+
 
 cdef enum:
     OK = 0
-    REPAIR = 1       # the last holder died, or left a reservation behind
+    REPAIR = 1       # the last holder died, or left a reservation
     ROOM = 2         # the segment is full, or the blocks are not allocated yet
     REMAP = 3        # the log has rolled since this handle mapped its segment
     TIMED_OUT = 4
-    INTERRUPTED = 5  # look for signals, then go on waiting
+    INTERRUPTED = 5  # check for signals, then wait on
     POISONED = 6
-    CONFLICT = 7     # expect= does not hold
+    CONFLICT = 7     # expect= does not match
     STALE = 8        # another producer appended since the table of producers was read
-    COPY = 10        # of a ring: settings or producers have to be appended again first
+    COPY = 10        # of a ring: settings or producers must be appended again first
     TAIL = 11        # of a ring: the oldest frame is damaged
-    FULL = 12        # of a ring: what would be overwritten is still wanted
+    FULL = 12        # of a ring: events that would be overwritten are still needed
     GONE = 14        # the segment that takes appends was deleted, or its directory
-    UNSURE = 13      # of a ring: a checkpoint has to be made sure before the tail moves on
+    UNSURE = 13      # of a ring: a checkpoint must be made safe before the tail moves on
 
 RING_IS_FULL = <int>FULL
 RING_IS_UNSURE = <int>UNSURE
 
 cdef uint64_t U64_MAX = <uint64_t>-1
-cdef uint64_t OFFSET_MASK = 0xFFFFFFFF
 
 # Fail-points of the compiled paths: number = position here, from 1. Those of the Python paths are
-# named where they stand.
+# named in place.
 cdef enum:
     FP_RESERVED = 1
     FP_BODY = 2
@@ -387,18 +261,21 @@ cdef enum:
     FP_TAIL = 13
     FP_WRAP = 14
     FP_SETTLED = 15
-    FP_NAMED = 16
+    FP_PLACE_FIELDS = 16
+    FP_PLACE_SUMMED = 17
+    FP_PLACE_STORED = 18
+    FP_NAMED = 19
 
 _FAIL_NAMES = (
     "publish.reserved", "publish.body", "publish.batch_body", "publish.written", "publish.commit",
     "publish.head", "publish.words", "lock.taken", "lock.given", "lock.waiting", "lock.took_over", "repair.zeroing",
-    "publish.tail", "publish.wrap", "publish.settled",
+    "publish.tail", "publish.wrap", "publish.settled", "consumer.fields", "consumer.summed", "consumer.stored",
 )
 _fail_name = None
 
 
 def fail_arm(name, int times=1, int signal=9):
-    """Arm one fail-point: passing it the ``times``-th time sends this process ``signal``."""
+    """Arm one fail-point: reaching it the ``times``-th time sends this process ``signal``."""
     global psk_fail_armed, psk_fail_left, psk_fail_signal, _fail_name
     psk_fail_left = times
     psk_fail_signal = signal
@@ -439,8 +316,24 @@ def crc32c(data, uint32_t value=0, *, bint hardware=True):
 
 
 def fork_generation():
-    """How many forks lie between the first process and this one, plus one."""
+    """One plus the number of forks between the first process and this one."""
     return psk_fork_generation
+
+
+def release_memory():
+    """Release the memory that is kept for the next scan to the system; return how many bytes that was.
+
+    Buffers of tables and batches that you dropped are kept, at most 256 MiB of them in a process, as
+    a scan that finds some is up to 1.7 times as fast. Those still in use stay as they are.
+
+    >>> kept = penstock.release_memory()
+    >>> penstock.release_memory()
+    0
+    """
+    cdef uint64_t nbytes
+    with nogil:
+        nbytes = psk_kept_release()
+    return nbytes
 
 
 def now_ns():
@@ -449,7 +342,7 @@ def now_ns():
 
 
 def name_thread(str name):
-    """Have the system show the calling thread under ``name``, of which it takes 15 characters."""
+    """Set the name of the calling thread in the system, which takes 15 characters of ``name``."""
     psk_thread_name(name[:15].encode())
 
 
@@ -465,7 +358,7 @@ def fallocate(int fd, int mode, int64_t offset, int64_t nbytes):
 
 
 def own_fd(int fd):
-    """Have ``fd`` closed in children of a fork; ``close_fd`` closes it here."""
+    """Register ``fd`` to be closed in children of a fork; ``close_fd`` closes it here."""
     if not psk_fd_register(fd):
         raise MemoryError
 
@@ -476,24 +369,38 @@ def close_fd(int fd):
 
 
 def file_system_magic(int fd):
-    """The kernel's number for the type of the file system that holds ``fd``."""
+    """The kernel's number for the type of the file system of ``fd``."""
     return psk_fs_magic(fd)
 
 
 cdef inline uint64_t align8(uint64_t n) noexcept nogil:
     return (n + 7) & ~<uint64_t>7
 
-# What makes an object that only this module may make; Python code cannot get at it.
+
+cdef struct SegmentPosition:
+    # A place in a log of segments, as in layout.py.
+    uint64_t number
+    uint64_t offset
+
+
+cdef inline SegmentPosition position_unpack(uint64_t word) noexcept nogil:
+    cdef SegmentPosition found
+    found.number = word >> 32
+    found.offset = <uint32_t>word
+    return found
+
+
+# The key for making objects that only this module may make; Python code cannot reach it.
 cdef object INSIDE = object()
 
 
 cdef object only_inside(object what):
-    """The error for an attempt to make such an object from outside."""
-    return Usage(f"a {type(what).__name__} is made by Penstock itself and cannot be made by hand")
+    """The error for an attempt by other code to make such an object."""
+    return Usage(f"a {type(what).__name__} is made by Penstock and cannot be made by other code")
 
 
 cdef object stays_here(object what):
-    """The error for an attempt to pickle or copy what refers to this process's own memory."""
+    """The error for an attempt to pickle or copy an object that refers to this process's memory."""
     return WrongType(
         f"a {type(what).__name__} belongs to the process that made it and cannot be copied or pickled")
 
@@ -508,6 +415,8 @@ include "ring/positions.pxi"
 include "ring/hold.pxi"
 include "ring/walk.pxi"
 include "ring/window.pxi"
+include "read/query.pxi"
+include "read/cursor.pxi"
 include "arrow/interface.pxi"
 include "append/parts.pxi"
 include "arrow/intake.pxi"
@@ -515,12 +424,20 @@ include "append/gather.pxi"
 include "append/sink.pxi"
 include "append/batch.pxi"
 include "append/publish.pxi"
+include "calls.pxi"
 include "handle.pxi"
-include "ring/log.pxi"
+include "ring/file.pxi"
+include "ring/room.pxi"
+include "ring/copy.pxi"
 include "append/append.pxi"
 include "append/quick.pxi"
 include "append/staged.pxi"
-include "reader.pxi"
+include "read/segments.pxi"
+include "read/ring.pxi"
+include "read/reader.pxi"
+include "waiting.pxi"
+include "merging.pxi"
+include "consumers/place.pxi"
 include "segments/verify.pxi"
 include "ring/verify.pxi"
 include "arrow/columns.pxi"

@@ -1,7 +1,7 @@
 # Control: the shared words, the token lock, waking readers.
 
 def has_writers(int fd):
-    """Whether a handle that may append has the file behind ``fd``, which holds control, open."""
+    """Whether a handle that may append has the file of ``fd``, which has control, open."""
     return psk_ofd_held_from(fd, PSK_TOKEN_BYTE) != 0
 
 
@@ -17,9 +17,9 @@ _TURNS = ("wait", "done", "sync", "poisoned", "late")
 
 
 cdef void guard_tail(char *words) noexcept nogil:
-    """A checkpoint is about to be written: until it is sure, one before it must lead up to it.
+    """A checkpoint is about to be written: until it is on disk, the one before it must lead up to it.
 
-    That one stands at ``durable_pos``; if it is gone already, it does not matter any more.
+    The one before is at ``durable_pos``; if it is gone already, it is not needed.
     """
     cdef uint64_t head = psk_get64(words + PSK_C_HEAD)
     cdef uint64_t durable = psk_load64(words + PSK_C_DURABLE_POS)
@@ -51,24 +51,24 @@ cdef class Control:
     The write lock, as an algorithm:
 
     1. The word holds 0, or the token of the handle that holds the lock; its top bit says that
-       somebody sleeps on it.
+       a thread sleeps on it.
     2. To take it: compare-and-swap 0 to the token. If that fails, pause and look again some 200
        times; then set the top bit and sleep on the word in slices of 10 ms.
-    3. After a slice that nobody ended, ask the kernel whether the holder's byte is still locked. If
-       not, the holder is dead: swap its token for one's own, and mark the log suspect.
-    4. Whoever holds the lock and finds the log suspect, or a reservation left open, repairs first.
-    5. To give it up: exchange for 0; if the top bit was set, wake one sleeper.
+    3. After a slice without a wake-up, ask the kernel whether the holder's byte is still locked. If
+       not, the holder is dead: swap its token for the own one, and mark the log suspect.
+    4. A holder that finds the log suspect, or a reservation left open, repairs first.
+    5. To release it: exchange for 0; if the top bit was set, wake one sleeper.
 
-    The polling build does the same, but looks at the word again and again instead of sleeping on it.
+    The polling build does the same, but polls the word instead of sleeping on it.
 
     A handle's token is a byte on which it holds a write lock while it lives. Only write locks count:
-    whoever may only read the file can take read locks on any byte of it.
+    a user who may only read the file can take read locks on any byte of it.
     """
 
     cdef char *words
     cdef public int fd
-    cdef public int held_fd  # what openers of the log hold with flock; closed together with the rest
-    cdef public int lock_fd  # of a file that only writers can open, likewise; -1: the log has none
+    cdef public int held_fd  # the file that openers of the log hold with flock; closed together with the rest
+    cdef public int lock_fd  # the same for a file that only writers can open; -1: the log has none
     cdef int owners_fd       # that file again, or the one with the page: where tokens are locked
     cdef public uint32_t token
     cdef readonly bint writable
@@ -76,13 +76,13 @@ cdef class Control:
     cdef uint32_t pins
     cdef uint32_t thread_syncs
     cdef bint closing
-    cdef public str log      # what messages name
-    cdef psk_held writes     # notes of the thread that has the write lock, or the turn to sync, while
-    cdef psk_held syncs      # Python code runs under it
+    cdef public str log      # the path, for messages
+    cdef psk_held writes     # notes of the thread that has the write lock, or the turn to sync,
+    cdef psk_held syncs      # while Python code runs under it
 
     def __cinit__(
         self, int fd, bint writable, bint take_token, uint64_t offset=0, int owners_fd=-1):
-        """Map the page at ``offset`` of the file ``fd``, which this object owns from now on.
+        """Map the page at ``offset`` of the file ``fd``, which this object then owns.
 
         Tokens are locked in the file ``owners_fd``, which outlives this object, or in that file.
         """
@@ -94,7 +94,7 @@ cdef class Control:
         self.lock_fd = -1
         self.owners_fd = -1
         if fd < 0 or (take_token and not writable):
-            raise Usage(f"control needs an open file, and a token needs a writable one, got {fd}")
+            raise Usage(f"control must have an open file, writable for a token, got {fd}")
         self.generation = psk_fork_generation
         self.fd = fd
         self.owners_fd = owners_fd if owners_fd >= 0 else fd
@@ -121,9 +121,9 @@ cdef class Control:
             self.take_token()
 
     cdef int take_token(self) except -1:
-        """Take a token that nobody had before, and a lock on its byte.
+        """Take a new token, and a lock on its byte.
 
-        A reader may have a lock on bytes of tokens to come, if it can open the file.
+        A reader may have locked bytes of future tokens, if it can open the file.
         """
         cdef int i, failed = 0
         for i in range(PSK_TOKEN_TRIES):
@@ -141,7 +141,7 @@ cdef class Control:
                 raise OSError(failed, _os.strerror(failed))
         self.release()
         raise Busy(
-            "a process that may only read the log has locked the bytes by which writers tell that they "
+            "a process that may only read the log has locked the bytes with which writers show that they "
             "are alive; find it by the inode of the log's file in /proc/locks, and end it"
         )
 
@@ -176,7 +176,7 @@ cdef class Control:
             self.release()
         elif self.writable and self.generation == psk_fork_generation:
             psk_store32(self.words + PSK_C_WAITING, 1)
-            self.wake_readers()  # those of this handle find it closed, others look once for nothing
+            self.wake_readers()  # those of this handle find it closed, others check once in vain
 
     cdef inline void pin(self) noexcept:
         self.pins += 1
@@ -187,11 +187,11 @@ cdef class Control:
             self.release()
 
     def has_writers(self):
-        """Whether a handle that may append is alive, be it in another process."""
+        """Whether a handle that may append is alive, in this or another process."""
         return has_writers(self.owners_fd)
 
     def is_alone(self):
-        """Whether no other handle that may append is alive; an error if the system does not tell."""
+        """Whether no other handle that may append is alive; an error if the system cannot say."""
         cdef int held = psk_ofd_held_from(self.owners_fd, PSK_TOKEN_BYTE)
         if held < 0:
             raise from_os(OSError(-held, ""), "locking", "control")
@@ -203,7 +203,7 @@ cdef class Control:
 
     @property
     def inherited(self):
-        """Whether a fork lies between the making of this object and now."""
+        """Whether this process was forked after this object was made."""
         return self.generation != psk_fork_generation
 
     cdef char *live(self) except NULL:
@@ -212,7 +212,7 @@ cdef class Control:
         return self.words
 
     cdef char *word_at(self, int at, int nbytes, bint to_write=False) except NULL:
-        """The word at offset ``at``, which has to lie in the page and, to be changed, be writable."""
+        """The word at offset ``at``, which must be in the page and, to be changed, writable."""
         if at < 0 or at > PSK_CONTROL_BYTES - nbytes or at % nbytes:
             raise Internal(f"control has no word of {nbytes} bytes at offset {at}")
         return (self.live_to_write() if to_write else self.live()) + at
@@ -223,7 +223,7 @@ cdef class Control:
         return self.live()
 
     def uuid(self):
-        """The uuid of the log that this is the control of."""
+        """The uuid of the log of this control."""
         return PyBytes_FromStringAndSize(self.live() + PSK_C_UUID, 16)
 
     def get(self, int at):
@@ -303,7 +303,7 @@ cdef class Control:
         seen = psk_exchange32(words + PSK_C_LOCK, 0)
         psk_fail(FP_UNLOCKED)
         if PSK_IS_POLLING:
-            return  # nobody sleeps on a word there
+            return  # no thread sleeps on a word there
         if seen & PSK_LOCK_WAITERS:
             psk_futex_wake(words + PSK_C_LOCK, 1)
         psk_fence_after_exchange()
@@ -322,7 +322,7 @@ cdef class Control:
         return 0
 
     cdef int unlock_noted(self) except -1:
-        """Give up the write lock of ``note_write``; in a child of a fork it is the parent's."""
+        """Release the write lock of ``note_write``; in a child of a fork it belongs to the parent."""
         if psk_held_pop(&self.writes):
             Py_DECREF(self)
         if self.generation == psk_fork_generation:
@@ -331,7 +331,7 @@ cdef class Control:
         return 0
 
     cdef inline int check_not_own(self) except -1:
-        """Before waiting for the write lock: raise Usage if this very thread has it."""
+        """Before waiting for the write lock: raise Usage if this thread has it."""
         if psk_held_count(&self.writes, PSK_HELD_WRITE):
             raise own_wait_error(self.log, "holds the write lock of this log")
         return 0
@@ -339,7 +339,7 @@ cdef class Control:
     def words_when_still(self, timeout=None):
         """The page up to the words that readers wait on, copied under the write lock, for a sync.
 
-        From now on the tail of a ring stays away from where it could be in the way of recovery.
+        From now on the tail of a ring does not enter the part that recovery needs.
         """
         cdef bytes page = PyBytes_FromStringAndSize(NULL, PSK_C_NOTIFY)
         self.lock_or_raise(timeout)
@@ -350,18 +350,18 @@ cdef class Control:
         return page
 
     def sync_turn(self, int word, uint64_t goal, timeout, run):
-        """Wait until ``word`` has come to ``goal``, or until it is this handle's turn to sync.
+        """Wait until ``word`` has reached ``goal``, or until it is this handle's turn to sync.
 
         Returns "done"; "sync" after it was this handle's turn and ``run()`` has returned;
         "poisoned"; or "late" after ``timeout`` seconds. The call of ``run`` is compiled, so that a
-        signal handler's exception cannot keep the turn from being given up. A word in control has the token of the handle whose turn
-        it is. If that handle is dead, as its token tells, another takes the turn from it. Threads
-        of one handle have one token and are kept apart by a flag of their own.
+        signal handler's exception cannot prevent the release of the turn. A word in control has the
+        token of the handle whose turn it is. If the token shows that this handle is dead, another
+        takes the turn. Threads of one handle share a token and are told apart by a flag.
         """
         cdef int64_t deadline = deadline_after(timeout), left
         cdef char *words = self.live_to_write()
         cdef uint32_t seen
-        cdef bint rested = False  # slept a whole slice and nothing happened
+        cdef bint rested = False  # slept a full slice and nothing happened
         cdef int found = TURN_WAIT
         self.word_at(word, 8)
         if self.token == 0:
@@ -400,7 +400,7 @@ cdef class Control:
                 Py_INCREF(self)
                 psk_held_push(&self.syncs, PSK_HELD_SYNC)
                 try:
-                    # Somebody may have been faster between the look at the word and the turn.
+                    # Another thread may have synced between the look at the word and the turn.
                     if psk_load64(words + word) >= goal:
                         found = TURN_DONE
                     else:
@@ -412,7 +412,7 @@ cdef class Control:
         return _TURNS[found]
 
     cdef bint sync_take(self, bint ask) noexcept nogil:
-        """Take the turn to sync if it is nobody's; ``ask``: or a dead handle's."""
+        """Take the turn to sync if it is free or, with ``ask``, a dead handle's."""
         cdef char *turn = self.words + PSK_C_SYNC_TURN
         cdef uint32_t holder = psk_load32(turn)
         if holder == 0 or holder == self.token:
@@ -422,7 +422,7 @@ cdef class Control:
         return psk_cas32(turn, holder, self.token)
 
     cdef int sync_end(self) except -1:
-        """Let another handle sync, and wake all that wait for the result."""
+        """Release the turn to sync, and wake all that wait for the result."""
         psk_held_pop(&self.syncs)
         Py_DECREF(self)
         if self.generation == psk_fork_generation:  # else it is the parent's turn
@@ -434,7 +434,7 @@ cdef class Control:
         return say_now()
 
     def wake(self):
-        """Wake the readers that sleep, if any: what they wait for may have changed."""
+        """Wake the readers that sleep, if any: their condition may have changed."""
         self.live_to_write()
         self.wake_readers()
 
@@ -521,7 +521,7 @@ cdef class Locked:
 
 
 cdef object seconds_until(int64_t deadline):
-    """What is left until a deadline of ``deadline_after``, as a timeout."""
+    """The time left until a deadline of ``deadline_after``, as a timeout."""
     return None if deadline < 0 else max(0.0, (deadline - psk_monotonic_ns()) / 1e9)
 
 
@@ -532,8 +532,8 @@ cdef int64_t deadline_after(object timeout) except? -2:
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
         raise WrongType(f"timeout must be a number of seconds or None, got {type(timeout).__name__}")
     if not 0 <= timeout:
-        raise Usage(f"timeout must be a number of seconds from 0, or None; got {timeout!r}")
-    seconds = min(timeout, 1e10)  # which is for ever; an int may be too large for a double
+        raise Usage(f"timeout must be a number of seconds from 0, or None, got {timeout!r}")
+    seconds = min(timeout, 1e10)  # practically for ever; an int may be too large for a double
     if seconds > 1e9:
         return -1
     return psk_monotonic_ns() + <int64_t>(seconds * 1e9)

@@ -1,7 +1,7 @@
 # Frames: writing one, checking one, and Event, the view of one that users get.
 
 cdef struct Parts:
-    # One event as the caller gave it: pointers into pinned memory, lengths known.
+    # One event from a caller: pointers into pinned memory, lengths known.
     const char *value
     const char *topic
     const char *headers
@@ -13,10 +13,10 @@ cdef struct Parts:
     uint16_t key_len
     uint8_t kind
     uint8_t flags
-    bint fixed       # the value is a bytes object: nobody can change it while it is copied
+    bint fixed       # the value is a bytes object: it cannot change while it is copied
 
 
-cdef struct Span:
+cdef struct ByteSpan:
     const char *start
     uint64_t length
 
@@ -26,15 +26,16 @@ cdef inline uint64_t parts_prefix(const Parts *p) noexcept nogil:
     if p.key_len != PSK_NO_KEY:
         n += p.key_len
     if p.flags & PSK_FLAG_EVENT_TIME:
-        n += 8
+        n += PSK_EVENT_TIME_BYTES
     return n
 
 
 cdef inline uint64_t parts_shape(const Parts *p) noexcept nogil:
     """The last eight bytes of a frame's header: lengths, kind and flags."""
     return (
-        <uint64_t>p.key_len | (<uint64_t>p.headers_len << 16) | (<uint64_t>p.topic_len << 32)
-        | (<uint64_t>p.kind << 48) | (<uint64_t>p.flags << 56)
+        <uint64_t>p.key_len | (<uint64_t>p.headers_len << PSK_HEADERS_LEN_SHIFT)
+        | (<uint64_t>p.topic_len << PSK_TOPIC_LEN_SHIFT)
+        | (<uint64_t>p.kind << PSK_KIND_SHIFT) | (<uint64_t>p.flags << PSK_FLAGS_SHIFT)
     )
 
 
@@ -42,18 +43,18 @@ cdef inline uint64_t frame_fill(
     char *dst, const Parts *p, uint64_t shape, const char *value, uint64_t value_len, uint64_t prefix,
     uint64_t seq, uint64_t append_ns, uint32_t back, uint32_t left,
 ) noexcept nogil:
-    """Write all of a frame but its commit word and checksum; return the frame's length."""
+    """Write all of a frame except its commit word and checksum; return the frame's length."""
     cdef uint64_t total = align8(PSK_FRAME_HEADER_BYTES + prefix + value_len)
     cdef char *at = dst + PSK_FRAME_HEADER_BYTES
     psk_put64(dst + total - 8, 0)
     psk_put64(dst + PSK_FRAME_SEQ, seq)
     psk_put64(dst + PSK_FRAME_APPEND_NS, append_ns)
-    psk_put64(dst + PSK_FRAME_BACK, <uint64_t>back | (<uint64_t>left << 32))
+    psk_put64(dst + PSK_FRAME_BACK, <uint64_t>back | (<uint64_t>left << PSK_BATCH_LEFT_SHIFT))
     psk_put64(dst + PSK_FRAME_KEY_LEN, shape)
     if prefix:
         if p.flags & PSK_FLAG_EVENT_TIME:
             psk_put64(at, p.event_ns)
-            at += 8
+            at += PSK_EVENT_TIME_BYTES
         if p.topic_len:
             memcpy(at, p.topic, p.topic_len)
             at += p.topic_len
@@ -69,7 +70,7 @@ cdef inline uint64_t frame_fill(
 
 
 cdef inline void frame_sum(char *dst, uint64_t body) noexcept nogil:
-    """Give a filled frame its checksum."""
+    """Set the checksum of a filled frame."""
     psk_put32(dst + PSK_FRAME_CRC, ~psk_crc(
         0xFFFFFFFF, dst + PSK_FRAME_SEQ, PSK_FRAME_HEADER_BYTES - PSK_FRAME_SEQ + body))
 
@@ -78,7 +79,7 @@ cdef inline uint64_t frame_write(
     char *dst, const Parts *p, const char *value, uint64_t value_len, uint64_t prefix,
     uint64_t seq, uint64_t append_ns, uint32_t back, uint32_t left,
 ) noexcept nogil:
-    """Write all of a frame but its commit word; return the frame's length.
+    """Write all of a frame except its commit word; return the frame's length.
 
     The checksum is of the copy, so that it holds even if the caller's buffer changes meanwhile.
     """
@@ -103,7 +104,8 @@ cdef uint64_t frame_write_big(
 ) noexcept nogil:
     """Like ``frame_write``, but the value goes from the caller's memory to the file in one write.
 
-    It must be one that nobody can change, since its checksum is taken first. The kernel takes a long run of bytes several times faster than a map takes them page by page.
+    The value must be immutable, since its checksum is computed first. The kernel writes a long run
+    of bytes several times faster than a map page by page.
     ``scratch`` has room for a header, the parts before the value, and padding.
     """
     cdef uint64_t start = PSK_FRAME_HEADER_BYTES + prefix
@@ -129,13 +131,13 @@ cdef enum FrameState:
     FRAME_LENGTH = 2   # runs past its bound, or its parts do not fit its body
     FRAME_CRC = 3
     FRAME_KIND = 4     # intact, but of a kind or with flags that this version does not know
-    FRAME_ORDER = 5    # intact, but not the frame that belongs here
+    FRAME_ORDER = 5    # intact, but not the expected frame
 
 
 cdef inline FrameState frame_check(
     const char *p, uint64_t room, bint check_crc, uint64_t *total
 ) noexcept nogil:
-    """Is there a whole frame in the ``room`` bytes at ``p``? Sets its length if so."""
+    """Check the frame in the ``room`` bytes at ``p``. Sets its length if it is good."""
     cdef uint32_t commit
     cdef uint64_t body, parts
     cdef uint16_t key_len
@@ -162,7 +164,7 @@ cdef inline FrameState frame_check(
     if key_len != PSK_NO_KEY:
         parts += key_len
     if flags & PSK_FLAG_EVENT_TIME:
-        parts += 8
+        parts += PSK_EVENT_TIME_BYTES
     if parts > body:
         return FRAME_LENGTH
     return FRAME_GOOD
@@ -180,14 +182,14 @@ cdef inline uint64_t frame_event_ns(const char *p) noexcept nogil:
 
 cdef inline const char *frame_topic(const char *p) noexcept nogil:
     if p[PSK_FRAME_FLAGS] & PSK_FLAG_EVENT_TIME:
-        return p + PSK_FRAME_HEADER_BYTES + 8
+        return p + PSK_FRAME_HEADER_BYTES + PSK_EVENT_TIME_BYTES
     return p + PSK_FRAME_HEADER_BYTES
 
 
 cdef bint frame_has_tags(const char *p, const char *tags, uint32_t tags_len) noexcept nogil:
-    """Whether the frame has every header in ``tags``, which `encode_tags` made.
+    """Whether the frame has every header in ``tags``, a result of `encode_tags`.
 
-    The frame has passed `frame_check`; its headers themselves may be anything.
+    The frame has passed `frame_check`; its headers may have any content.
     """
     cdef const char *start = frame_topic(p) + psk_get16(p + PSK_FRAME_TOPIC_LEN)
     cdef uint32_t headers_len = psk_get16(p + PSK_FRAME_HEADERS_LEN)
@@ -213,9 +215,9 @@ cdef bint frame_has_tags(const char *p, const char *tags, uint32_t tags_len) noe
 
 
 cdef inline uint32_t header_bytes(const char *at) noexcept nogil:
-    """How long the header at ``at`` says it is."""
-    cdef uint16_t value_len = psk_get16(at + 2)
-    return <uint32_t>4 + psk_get16(at) + (0 if value_len == PSK_NULL_HEADER else value_len)
+    """The length of the header at ``at``, as it says itself."""
+    cdef uint16_t value_len = psk_get16(at + PSK_EVENT_HEADER_VALUE_LEN)
+    return <uint32_t>PSK_EVENT_HEADER_BYTES + psk_get16(at) + (0 if value_len == PSK_NULL_HEADER else value_len)
 
 
 _EPOCH = _datetime.datetime(1970, 1, 1, tzinfo=_datetime.timezone.utc)
@@ -226,14 +228,14 @@ cdef str _DATA = _sys.intern("data")
 cdef char NO_FRAME[48]
 memset(NO_FRAME, 0, sizeof(NO_FRAME))
 psk_put32(NO_FRAME, 1)
-psk_put64(NO_FRAME + PSK_FRAME_KEY_LEN, PSK_NO_KEY | (<uint64_t>PSK_KIND_DATA << 48))
+psk_put64(NO_FRAME + PSK_FRAME_KEY_LEN, PSK_NO_KEY | (<uint64_t>PSK_KIND_DATA << PSK_KIND_SHIFT))
 
 
 class EventHeaders(tuple):
     """The headers of an event: a tuple of ``(name, value)`` pairs, in order, and a mapping by name.
 
-    Iterating and ``len`` count pairs, and so does an index that is a number. By name, the last pair of
-    that name counts, as for ``dict(headers)``; `get_all` has the others.
+    Iteration, ``len`` and a number as index work on pairs. A name as index gives the value of the last
+    pair of that name, as for ``dict(headers)``; `get_all` gives all of them.
     """
 
     __slots__ = ()
@@ -260,7 +262,7 @@ class EventHeaders(tuple):
         return [value for own, value in self if own == name]
 
     def keys(self):
-        """The names, in order; one that repeats is there as often."""
+        """The names, in order; one that repeats is listed each time."""
         return [name for name, _ in self]
 
     def values(self):
@@ -280,11 +282,11 @@ _NO_HEADERS = EventHeaders()
 
 @cython.freelist(256)
 @cython.final
-@cython.no_gc  # its owner leads to no event, so it is part of no cycle
+@cython.no_gc  # its owner refers to no event, so there is no cycle
 cdef class Event:
     """One event, read from the log.
 
-    It points at the frame and decodes a field when asked for it. It stays valid after the log is
+    It points at the frame and decodes a field when it is requested. It stays valid after the log is
     closed and after the segment is deleted.
     """
 
@@ -311,12 +313,12 @@ cdef class Event:
 
     @property
     def append_ns(self):
-        """When the log took it: UTC nanoseconds since 1970, never going back within a log."""
+        """The time of the append: UTC nanoseconds since 1970, never going back within a log."""
         return psk_get64(self.p + PSK_FRAME_APPEND_NS)
 
     @property
     def time_ns(self):
-        """The time that the caller gave with the event, else ``append_ns``."""
+        """The event's own time, else ``append_ns``."""
         return frame_event_ns(self.p)
 
     @property
@@ -345,7 +347,7 @@ cdef class Event:
         return PyBytes_FromStringAndSize(self.key_start(), n)
 
     def __getattribute__(self, name):
-        if name is _VALUE:  # spares the way through the type's dictionary, half of what a value costs
+        if name is _VALUE:  # avoids the type's dictionary, half of the cost of a value
             return self.get_value()
         if name is _DATA:
             return data_of(self)
@@ -365,12 +367,12 @@ cdef class Event:
 
     @property
     def view(self):
-        """The value as a read-only memoryview of the log's own bytes, without a copy."""
+        """The value as a read-only memoryview of the log's bytes, without a copy."""
         return PyMemoryView_FromObject(self)
 
     @property
     def headers(self):
-        """The headers: a tuple of ``(name, value)`` pairs, in order, that reads like a mapping as well.
+        """The headers: a tuple of ``(name, value)`` pairs, in order, which is also a mapping.
 
         A value may be None, and names may repeat. See `EventHeaders`.
 
@@ -385,12 +387,25 @@ cdef class Event:
             return _NO_HEADERS
         return decode_headers(frame_topic(self.p) + psk_get16(self.p + PSK_FRAME_TOPIC_LEN), n, self.seq)
 
+    def header(self, name, default=None):
+        """The value of the last header called ``name``; ``default`` if there is none.
+
+        >>> log = penstock.open(path)
+        >>> log.append(b"x", headers={"source": b"web"})
+        1
+        >>> log[1].header("source"), log[1].header("lost", b"?")
+        (b'web', b'?')
+        """
+        if not isinstance(name, str):
+            raise WrongType(f"name must be the name of a header, got {type(name).__name__}")
+        return self.headers.get(name, default)
+
     @property
     def data(self):
-        """The value as an object, decoded when asked for: by the codec that the event names, else the log's.
+        """The value as an object, decoded at each access: by the codec that the event names, else the log's.
 
-        With the log's schema, if it was opened with one. None if the event deletes its key. A value
-        that does not fit is `BadData`, a codec that this process does not have `NoCodec`.
+        It has the type of the log's schema, if the log was opened with one. None if the event deletes its
+        key. A value that does not fit raises `BadData`, an unknown codec `NoCodec`.
 
         >>> log = penstock.open(path, codec="json")
         >>> log.append({"total": 12})
@@ -465,7 +480,7 @@ cdef class Event:
         try:
             coder = log_coder(self)  # the event's own codec, if it has one, is in its headers
         except Corrupt:
-            coder = None  # settings that cannot be read say no codec, and spoil no event
+            coder = None  # unreadable settings give no codec, but the event is still usable
         if coder is None or coder.name == "bytes":
             return event_from_frame, (frame,)
         return event_from_frame, (frame, coder.name)
@@ -498,23 +513,23 @@ cdef object decode_headers(const char *at, uint16_t n, object seq):
     cdef uint32_t value_bytes
     pairs = []
     while left:
-        if left < 4:
+        if left < PSK_EVENT_HEADER_BYTES:
             raise Corrupt(f"seq {seq}: the headers end in the middle of a pair", seq=seq)
         name_len = psk_get16(at)
-        value_len = psk_get16(at + 2)
+        value_len = psk_get16(at + PSK_EVENT_HEADER_VALUE_LEN)
         value_bytes = 0 if value_len == PSK_NULL_HEADER else value_len
-        if <uint32_t>4 + name_len + value_bytes > left:
+        if <uint32_t>PSK_EVENT_HEADER_BYTES + name_len + value_bytes > left:
             raise Corrupt(f"seq {seq}: a header runs past the headers' end", seq=seq)
         try:
-            name = PyUnicode_DecodeUTF8(at + 4, name_len, NULL)
+            name = PyUnicode_DecodeUTF8(at + PSK_EVENT_HEADER_BYTES, name_len, NULL)
         except UnicodeDecodeError as error:
             raise Corrupt(f"seq {seq}: a header's name is not UTF-8: {error}", seq=seq) from None
         value = None
         if value_len != PSK_NULL_HEADER:
-            value = PyBytes_FromStringAndSize(at + 4 + name_len, value_len)
+            value = PyBytes_FromStringAndSize(at + PSK_EVENT_HEADER_BYTES + name_len, value_len)
         pairs.append((name, value))
-        at += 4 + name_len + value_bytes
-        left -= 4 + name_len + value_bytes
+        at += PSK_EVENT_HEADER_BYTES + name_len + value_bytes
+        left -= PSK_EVENT_HEADER_BYTES + name_len + value_bytes
     return EventHeaders(pairs)
 
 
@@ -524,7 +539,7 @@ def encode_headers(headers):
 
 
 cdef bytes pack_headers(object headers, bint users=False):
-    """Likewise; only those of ``users`` may not have the names that Penstock keeps for itself."""
+    """The same; those of ``users`` must not have names that are reserved for Penstock."""
     if hasattr(headers, "items"):
         headers = headers.items()
     out = bytearray()
@@ -534,7 +549,7 @@ cdef bytes pack_headers(object headers, bint users=False):
                 raise WrongType(f"a header's name must be str, got {type(name).__name__}")
             if users and name.startswith("penstock."):
                 raise Usage(
-                    f"header {name[:80]!r} must not begin with 'penstock.', which is kept for Penstock itself: "
+                    f"header {name[:80]!r} must not begin with 'penstock.', which is reserved for Penstock: "
                     "use tags= or codec=, or give the event itself to append it again")
             if value is not None and not isinstance(value, (bytes, bytearray, memoryview)):
                 raise WrongType(
@@ -544,17 +559,17 @@ cdef bytes pack_headers(object headers, bint users=False):
                 check_items(value, value, value.ndim, f"the value of header {name!r}")
             raw = name.encode()
             data = b"" if value is None else bytes(value)
-            if len(raw) + len(data) + 4 > PSK_HEADERS_BYTES_MAX:
+            if len(raw) + len(data) + PSK_EVENT_HEADER_BYTES > PSK_HEADERS_BYTES_MAX:
                 raise TooLarge(
-                    f"header {name[:40]!r} takes {len(raw) + len(data) + 4} bytes; "
-                    f"all headers together take at most {PSK_HEADERS_BYTES_MAX}"
+                    f"header {name[:40]!r} takes {len(raw) + len(data) + PSK_EVENT_HEADER_BYTES} bytes; "
+                    f"all headers together must take at most {PSK_HEADERS_BYTES_MAX}"
                 )
             out += len(raw).to_bytes(2, "little")
             out += (PSK_NULL_HEADER if value is None else len(data)).to_bytes(2, "little")
             out += raw
             out += data
     except UnicodeEncodeError as error:
-        raise Usage(f"a header's name must be text that UTF-8 can hold: {error}") from None
+        raise Usage(f"a header's name must be text that UTF-8 can encode: {error}") from None
     except (TypeError, ValueError, NotImplementedError) as error:
         if isinstance(error, Usage):
             raise

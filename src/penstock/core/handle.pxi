@@ -1,17 +1,21 @@
-# HandleCore: what every part of a log handle stands on: control, and how far the log is published.
+# HandleCore: the base of every part of a log handle: control, and how far the log is published.
 
 cdef class HandleCore:
-    """Control as this process has it, and the published end, across forks."""
+    """Control in this process, and the published end, across forks."""
 
     cdef Control _control
     cdef uint32_t fork_generation
-    cdef public uint64_t _static_head  # published end as far as known, for a reader without control
+    cdef public uint64_t _static_head  # last known published end, for a reader without control
     cdef public bint _closed
     cdef public str path
+    cdef Calls calls
+    cdef Finder finder                 # of the kind of log that it is
 
     def __cinit__(self, *args, **kwargs):
         self.fork_generation = psk_fork_generation
-        self._closed = True  # until somebody opened a log
+        self.calls = NO_CALLS
+        self.finder = NO_FINDER
+        self._closed = True  # until a log is open
         self.path = ""
 
     def __reduce__(self):
@@ -23,15 +27,15 @@ cdef class HandleCore:
         return self._control.words
 
     cdef inline uint64_t head(self) except? 0:
-        """Published end: number of the segment << 32 | offset in it."""
+        """Published end: a `SegmentPosition` as one word; in a ring, a position."""
         cdef char *words
         if self.fork_generation != psk_fork_generation:
-            self._after_fork()
+            self.calls.after_fork(self)
         words = self.words_or_null()
         if words != NULL:
             return psk_load64(words + PSK_C_HEAD)
         if self._closed:
-            raise self._closed_error()
+            raise self.calls.closed_error(self)
         return self._static_head
 
     def _head(self):
@@ -39,7 +43,7 @@ cdef class HandleCore:
 
     @property
     def _inherited(self):
-        """Whether a fork lies between opening the log and now."""
+        """Whether this process was forked after the log was opened."""
         return self.fork_generation != psk_fork_generation
 
     @property
@@ -50,3 +54,15 @@ cdef class HandleCore:
     def _ctl(self, Control control):
         self._control = control
         self.fork_generation = psk_fork_generation
+
+    def _connect(self, Calls calls not None, Finder finder not None):
+        """Say, once, what is called in Python and where events are found."""
+        if self.calls is not NO_CALLS:
+            raise Internal(f"{self.path}: this handle has its callbacks already")
+        self.calls = calls
+        self.finder = finder
+
+    cdef RingFile ring_file(self):
+        if not isinstance(self.finder, RingFile):
+            raise Usage(f"{self.path or 'this handle'}: is not a ring")
+        return <RingFile>self.finder

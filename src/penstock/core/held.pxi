@@ -1,12 +1,12 @@
-# What the running thread holds, so that it is never made to wait for itself.
+# The locks that the running thread holds, so that it never waits for itself.
 #
-# A signal handler, a finaliser or a callback runs in the middle of whatever its thread was doing. If
-# that was work under the write lock of a log, and the handler appends to the same log, it would wait
-# for ever, and so would every other process. So whoever holds a lock while Python code runs has a
-# note in a list of its thread, and whoever is about to wait looks there first. The append itself
-# needs none: no Python code runs between taking the lock and giving it up.
+# A signal handler, a finaliser or a callback interrupts the work of its thread. If that was work
+# under the write lock of a log, and the handler appends to the same log, it would wait for ever, and
+# so would every other process. So code that holds a lock while Python code runs has a note in a list
+# of its thread, and code that is about to wait checks that list first. The append itself needs no
+# note: no Python code runs between taking the lock and releasing it.
 #
-# The same list says when log messages have to wait (`saying.py`): a logging handler may append.
+# The same list says when log messages must wait (`system/messages.py`): a logging handler may append.
 
 cdef extern from *:
     """
@@ -39,7 +39,7 @@ cdef extern from *:
         return 1;
     }
 
-    /* What the parent of a fork held is not held by the child. */
+    /* A child does not hold what the parent of the fork held. */
     static int psk_held_any(void) {
         for (psk_held *held = psk_held_top; held; held = held->below)
             if (held->generation == psk_fork_generation)
@@ -67,22 +67,13 @@ cdef extern from *:
     int psk_held_count(const psk_held *like, int kind)
 
 
-cdef object _say_all = None
-
-
-def when_nothing_is_held(callback):
-    """Have ``callback`` called in each thread that put messages off, once it holds nothing more."""
-    global _say_all
-    _say_all = callback
-
-
 def holds_anything():
     """Whether this thread holds a lock that it must not wait under."""
     return psk_held_any()
 
 
 def say_later():
-    """Whether a message has to wait until this thread holds nothing; then the callback is called."""
+    """Whether a message must wait until this thread holds nothing; then it is logged."""
     global psk_held_unsaid
     if not psk_held_any():
         return False
@@ -91,17 +82,16 @@ def say_later():
 
 
 cdef int say_now() except -1:
-    """Say what was put off, if nothing is held any more."""
+    """Write deferred messages, if nothing is held any more."""
     global psk_held_unsaid
     if psk_held_unsaid and not psk_held_any():
         psk_held_unsaid = 0
-        if _say_all is not None:
-            _say_all()
+        _import_module("penstock.system.messages").make_calls()
     return 0
 
 
 cdef int identify(psk_held *held, int fd) except -1:
-    """Note which file is behind ``fd``."""
+    """Note which file ``fd`` refers to."""
     status = _os.fstat(fd)
     held.device = status.st_dev
     held.inode = status.st_ino
@@ -118,8 +108,8 @@ cdef object own_wait_error(object log, str doing):
 
 
 @cython.final
-cdef class Opening:
-    """A ``with`` block in which this thread has a log to itself, or is about to, by flock."""
+cdef class FlockBlock:
+    """A ``with`` block in which this thread has a log exclusively, or is about to, by flock."""
 
     cdef psk_held held
     cdef bint entered
@@ -145,9 +135,9 @@ cdef class Opening:
 
 
 def check_not_opening(int fd, path):
-    """Before waiting for a flock inside `Opening`: raise Usage if the thread is in two such blocks.
+    """Before waiting for a flock inside `FlockBlock`: raise Usage if the thread is in two such blocks.
 
-    Then it would wait for itself.
+    It would wait for itself.
     """
     cdef psk_held held
     identify(&held, fd)
@@ -157,7 +147,7 @@ def check_not_opening(int fd, path):
 
 @cython.final
 cdef class Guard:
-    """A lock between the threads of a process. A thread that has it already gets Usage, at once.
+    """A lock between the threads of a process. A thread that has it already gets Usage at once.
 
     With ``again`` it may enter more than once.
     """
@@ -178,7 +168,7 @@ cdef class Guard:
         self.lock.acquire()
         if self.depth and not self.again:
             self.lock.release()
-            raise own_wait_error("this handle", "is in the middle of another call of it")
+            raise own_wait_error("this handle", "is inside another call of it")
         if self.depth == 0:
             Py_INCREF(self)
             psk_held_push(&self.held, PSK_HELD_GUARD)

@@ -1,4 +1,4 @@
-/* What Cython cannot say: atomics, CRC32C, futex, locks of open file descriptions, the fork
+/* What Cython cannot express: atomics, CRC32C, futex, locks of open file descriptions, the fork
  * registry, and fail-points. No policy, and no Python object. */
 #ifndef PENSTOCK_NATIVE_H
 #define PENSTOCK_NATIVE_H
@@ -26,6 +26,21 @@
 #include <unistd.h>
 
 #include "layout.h"
+
+/* Neighbouring fields of a frame's header are stored as one word; these are their places in it. */
+#define PSK_CRC_SHIFT (8 * (PSK_FRAME_CRC - PSK_FRAME_COMMIT))
+#define PSK_BATCH_LEFT_SHIFT (8 * (PSK_FRAME_BATCH_LEFT - PSK_FRAME_BACK))
+#define PSK_HEADERS_LEN_SHIFT (8 * (PSK_FRAME_HEADERS_LEN - PSK_FRAME_KEY_LEN))
+#define PSK_TOPIC_LEN_SHIFT (8 * (PSK_FRAME_TOPIC_LEN - PSK_FRAME_KEY_LEN))
+#define PSK_KIND_SHIFT (8 * (PSK_FRAME_KIND - PSK_FRAME_KEY_LEN))
+#define PSK_FLAGS_SHIFT (8 * (PSK_FRAME_FLAGS - PSK_FRAME_KEY_LEN))
+
+/* psk_put_four sums those words in the order in which the checksum takes the header. */
+_Static_assert(
+    PSK_FRAME_COMMIT == 0 && PSK_FRAME_SEQ == 8 && PSK_FRAME_APPEND_NS == PSK_FRAME_SEQ + 8 &&
+        PSK_FRAME_BACK == PSK_FRAME_APPEND_NS + 8 && PSK_FRAME_KEY_LEN == PSK_FRAME_BACK + 8 &&
+        PSK_FRAME_HEADER_BYTES == PSK_FRAME_KEY_LEN + 8,
+    "a frame's header is five words: commit and crc, seq, append_ns, links, shape");
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "Penstock stores little-endian words and is built for little-endian machines only"
@@ -56,7 +71,7 @@
 #define PSK_LIKELY(x) __builtin_expect(!!(x), 1)
 #define PSK_UNLIKELY(x) __builtin_expect(!!(x), 0)
 
-/* Atomics, with the memory order that each use needs and no stronger. */
+/* Atomics, with the weakest memory order that each use needs. */
 
 static inline uint32_t psk_load32(const void *p) { return __atomic_load_n((const uint32_t *)p, __ATOMIC_ACQUIRE); }
 static inline uint64_t psk_load64(const void *p) { return __atomic_load_n((const uint64_t *)p, __ATOMIC_ACQUIRE); }
@@ -71,8 +86,8 @@ static inline void psk_release_fence(void) { __atomic_thread_fence(__ATOMIC_RELE
 static inline void psk_acquire_fence(void) { __atomic_thread_fence(__ATOMIC_ACQUIRE); }
 static inline void psk_full_fence(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
-/* The full fence between giving up the lock (an exchange) and looking at the waiting flag: on x86
- * the exchange is one already. */
+/* The full fence between releasing the lock (an exchange) and reading the waiting flag: on x86
+ * the exchange is a fence already. */
 static inline void psk_fence_after_exchange(void) {
 #ifdef PSK_X86
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
@@ -89,7 +104,7 @@ static inline void psk_pause(void) {
 #endif
 }
 
-/* Plain words of a frame or page; memcpy keeps the compiler honest about alignment and aliasing. */
+/* Plain words of a frame or page; memcpy avoids assumptions of the compiler about alignment and aliasing. */
 static inline uint16_t psk_get16(const void *p) { uint16_t v; memcpy(&v, p, 2); return v; }
 static inline uint32_t psk_get32(const void *p) { uint32_t v; memcpy(&v, p, 4); return v; }
 static inline uint64_t psk_get64(const void *p) { uint64_t v; memcpy(&v, p, 8); return v; }
@@ -120,7 +135,7 @@ static inline void psk_sleep_ns(int64_t ns) {
  * registers side by side over adjacent blocks of a fixed length, because one step of the hardware
  * instruction waits three cycles for the step before it; the registers are then joined by the
  * linear map "append that many zero bytes", kept as four tables per length. Inside loops the state is 64 bits
- * wide, as the instruction leaves it: to cut it to 32 at every step would lengthen the chain by one cycle. */
+ * wide, as the instruction leaves it: cutting it to 32 at every step would lengthen the chain by one cycle. */
 
 static uint32_t psk_crc_table[8][256];
 static uint32_t psk_zeros_long[4][256];
@@ -210,8 +225,8 @@ static inline uint32_t psk_crc(uint32_t c, const void *p, size_t n) {
     return psk_crc_soft(c, (const unsigned char *)p, n);
 }
 
-/* Four registers over four inputs, each from its own start: four times as many steps at once as one
- * chain has, up to the length that they have in common. */
+/* Four registers over four inputs, each from its own start: four steps at once instead of one, up to
+ * the length that all inputs have. */
 #ifdef PSK_CRC_TARGET
 PSK_CRC_TARGET static void psk_crc_four_hard(uint32_t c[4], const char *const p[4], const size_t n[4]) {
     uint64_t wide[4] = {c[0], c[1], c[2], c[3]};
@@ -258,9 +273,9 @@ static inline void psk_crc_four(uint32_t c[4], const char *const p[4], const siz
     for (int k = 0; k < 4; k++) c[k] = psk_crc_soft(c[k], (const unsigned char *)p[k], n[k]);
 }
 
-/* Put four frames together that are nothing but a header and a value of `n` bytes, 8 or more, each: what is copied is
- * summed on its way, so that it is the copy that is summed whatever happens to the source meanwhile, and nothing is
- * read back that was only just stored. `links` has `back` and `batch_left` of each. 0: the processor cannot. */
+/* Build four frames of only a header and a value of `n` bytes, 8 or more, each. Bytes are summed while they are copied:
+ * so the sum is that of the copy even if the source changes meanwhile, and nothing just stored is read back. `links` has
+ * `back` and `batch_left` of each. 0: the processor cannot. */
 #ifdef PSK_CRC_TARGET
 PSK_CRC_TARGET static void psk_put_four_hard(char *const dst[4], const char *const src[4], size_t n, uint64_t seq,
                                              uint64_t append_ns, const uint64_t links[4], uint64_t shape) {
@@ -295,7 +310,7 @@ PSK_CRC_TARGET static void psk_put_four_hard(char *const dst[4], const char *con
             if (n & 2) { crc = PSK_CRC16(crc, (uint16_t)w); w >>= 16; }
             if (n & 1) crc = PSK_CRC8(crc, (uint8_t)w);
         }
-        psk_put64(dst[k], (uint64_t)(n + 1) | (uint64_t)(uint32_t)~crc << 32);
+        psk_put64(dst[k], (uint64_t)(n + 1) | (uint64_t)(uint32_t)~crc << PSK_CRC_SHIFT);
     }
 }
 #endif
@@ -312,7 +327,7 @@ static inline int psk_put_four(char *const dst[4], const char *const src[4], siz
     return 0;
 }
 
-/* memcpy of what is short more often than not, without a call. */
+/* memcpy without a call, for mostly short copies. */
 static inline void psk_copy(void *dst, const void *src, size_t n) {
     char *d = (char *)dst;
     const char *s = (const char *)src;
@@ -338,7 +353,7 @@ static inline uint32_t psk_crc_copy(uint32_t c, void *dst, const void *src, size
 }
 
 static void psk_zeros_build(uint32_t t[4][256], size_t bytes) {
-    uint32_t column[32]; /* where each single bit of the register goes */
+    uint32_t column[32]; /* the image of each single bit of the register */
     for (int bit = 0; bit < 32; bit++) {
         uint32_t c = (uint32_t)1 << bit;
         for (size_t i = 0; i < bytes; i++) c = psk_crc_table[0][c & 255] ^ (c >> 8);
@@ -410,8 +425,8 @@ static inline void psk_ofd_unlock(int fd, uint64_t byte) {
 }
 
 /* Does another open file description hold a write lock on one of `bytes` bytes (0 = all) from `start` on?
- * 1 yes, 0 no, -errno. Nothing but a write lock is in the way of a read lock, and only who may write the file
- * can have one: a read lock, which any reader of the file can take, is no sign of life. */
+ * 1 yes, 0 no, -errno. Only a write lock conflicts with a read lock, and only a user who may write the file can have
+ * one: a read lock, which any reader of the file can take, is no sign of life. */
 static inline int psk_ofd_held_in(int fd, uint64_t start, uint64_t bytes) {
     struct flock l;
     memset(&l, 0, sizeof l);
@@ -426,9 +441,9 @@ static inline int psk_ofd_held_in(int fd, uint64_t start, uint64_t bytes) {
 static inline int psk_ofd_held(int fd, uint64_t byte) { return psk_ofd_held_in(fd, byte, 1); }
 static inline int psk_ofd_held_from(int fd, uint64_t start) { return psk_ofd_held_in(fd, start, 0); }
 
-/* A child shares its parent's open file descriptions, and with them the locks that tell others
- * whether the parent lives. So the child closes them before anything else runs in it, and every
- * handle sees by the generation that it has to open the log anew. */
+/* A child shares its parent's open file descriptions, and with them the locks that show
+ * others whether the parent lives. So the child closes them before anything else runs in it, and every
+ * handle sees from the generation that it must open the log again. */
 
 static uint32_t psk_fork_generation = 1;
 static pthread_mutex_t psk_fds_mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -473,7 +488,7 @@ static void psk_after_fork_child(void) {
     pthread_mutex_unlock(&psk_fds_mutex);
 }
 
-/* Read n bytes at an offset; returns how many there were, or -errno. */
+/* Read n bytes at an offset; returns how many were read, or -errno. */
 static inline int64_t psk_read_all(int fd, uint64_t offset, void *to, size_t n) {
     size_t done = 0;
     while (done < n) {
@@ -486,7 +501,7 @@ static inline int64_t psk_read_all(int fd, uint64_t offset, void *to, size_t n) 
     return (int64_t)done;
 }
 
-/* Write all of the three pieces at `offset`; 0 if the kernel did not take them all. */
+/* Write all of the three pieces at `offset`; 0 if the kernel did not write them all. */
 static inline int psk_write_all(int fd, uint64_t offset, const void *a, size_t a_len, const void *b,
                                 size_t b_len, const void *c, size_t c_len) {
     struct iovec v[3] = {{(void *)(uintptr_t)a, a_len}, {(void *)(uintptr_t)b, b_len}, {(void *)(uintptr_t)c, c_len}};
@@ -515,7 +530,7 @@ static inline int psk_write_all(int fd, uint64_t offset, const void *a, size_t a
     return 1;
 }
 
-/* Have the device begin with bytes that a sync will wait for later. What goes wrong, the sync says. */
+/* Start the write-back of bytes that a sync will wait for later. The sync reports errors. */
 static inline void psk_write_behind(int fd, uint64_t offset, uint64_t nbytes) {
     sync_file_range(fd, (off_t)offset, (off_t)nbytes, SYNC_FILE_RANGE_WRITE);
 }
@@ -532,17 +547,17 @@ static void psk_let_go(char *start, size_t bytes) { madvise(start, bytes, MADV_D
 
 static void psk_touch_singly(char *start, size_t bytes) { madvise(start, bytes, MADV_RANDOM); }
 
-/* Map pages that are about to be read, in one call; where that cannot be done, they come one by one. */
+/* Map pages that are about to be read, in one call; where that is not possible, they fault one by one. */
 static void psk_populate_read(const char *start, size_t bytes) { madvise((void *)start, bytes, MADV_POPULATE_READ); }
 
-/* Fail-points. Crash tests arm one of them by number; passing it the n-th time sends the process a signal
+/* Fail-points. Crash tests arm one of them by number; reaching it the n-th time sends the process a signal
  * (SIGKILL, SIGSTOP). Unarmed they cost one comparison. A signal's handler may arm the next one, hence volatile. */
 
 static volatile int psk_fail_armed; /* 0 = none */
 static volatile int psk_fail_left, psk_fail_signal;
 
 static void psk_fail_hit(void) {
-    if (__atomic_sub_fetch(&psk_fail_left, 1, __ATOMIC_SEQ_CST) != 0) return; /* two threads may pass it at once */
+    if (__atomic_sub_fetch(&psk_fail_left, 1, __ATOMIC_SEQ_CST) != 0) return; /* two threads may reach it at once */
     psk_fail_armed = 0;
     kill(getpid(), psk_fail_signal);
 }

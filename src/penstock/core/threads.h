@@ -1,5 +1,5 @@
-/* The threads that a handle has for its appends: one populates pages ahead of them, one does its part of long
- * ones. They touch no Python object, and appends go on without either. */
+/* The threads of a handle for its appends: one populates pages ahead of them, one does a part of long ones. They touch
+ * no Python object, and appends work without either. */
 #ifndef PENSTOCK_THREADS_H
 #define PENSTOCK_THREADS_H
 
@@ -18,20 +18,20 @@ static int psk_thread_start(pthread_t *thread, const char *name, void *(*run)(vo
 /* The calling thread's. */
 static inline void psk_thread_name(const char *name) { pthread_setname_np(pthread_self(), name); }
 
-/* Populating pages ahead of the writer, and letting go of those behind it. One thread for each handle that
- * appends. It goes on in small steps to the end of the newest request, so that the writer can see how far the
- * pages are `ready` and can overtake it. `idle` is waited for before the pages are unmapped. */
+/* Populates pages ahead of the writer, and unmaps those that it has passed. One thread for each handle that appends.
+ * It works in small steps to the end of the newest request, so that the writer can see how far the pages are `ready` and
+ * can overtake it. The caller waits for `idle` before it unmaps the pages. */
 
 typedef struct {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     pthread_t thread;
-    char *map;        /* that all of the following point into */
+    char *map;        /* the map that all of the following point into */
     char *from;       /* where the newest request began */
-    char *next, *end; /* what is still to be populated */
+    char *next, *end; /* the range still to be populated */
     char *ready;      /* everything from the last request's start to here is populated */
-    char *index, *index_end; /* likewise to be populated, behind the first step: in it appends note blocks */
-    char *kept, *done; /* from `kept` on this process still has pages mapped; `done` are written */
+    char *index, *index_end; /* also to be populated, after the first step: appends note blocks in it */
+    char *kept, *done; /* this process has pages mapped from `kept` on; up to `done` they are written */
     int busy, stop;
 } psk_filler;
 
@@ -94,9 +94,9 @@ static psk_filler *psk_filler_start(void) {
     return f;
 }
 
-/* Populate `map` up to `end`, beginning at `start` or where the thread has come, whichever is further; and so for
- * `index`, which is empty if both its ends are NULL. What was noted of another map is forgotten: between two maps
- * lies memory of others, which must never be let go. */
+/* Populate `map` up to `end`, from `start` or from where the thread is, whichever is further; and the same for `index`,
+ * which is empty if both its ends are NULL. Requests for another map are dropped: between two maps there is other
+ * memory, which must never be unmapped. */
 static void psk_filler_ask(psk_filler *f, char *map, char *start, char *end, char *index, char *index_end) {
     pthread_mutex_lock(&f->mutex);
     if (f->map != map) {
@@ -117,7 +117,7 @@ static void psk_filler_ask(psk_filler *f, char *map, char *start, char *end, cha
     pthread_mutex_unlock(&f->mutex);
 }
 
-/* Stop where the thread has come: a long append is about to write the pages itself. */
+/* Stop where the thread is: a long append is about to write the pages itself. */
 static void psk_filler_hold(psk_filler *f) {
     pthread_mutex_lock(&f->mutex);
     f->end = f->next;
@@ -126,8 +126,8 @@ static void psk_filler_hold(psk_filler *f) {
 
 static inline char *psk_filler_ready(psk_filler *f) { return __atomic_load_n(&f->ready, __ATOMIC_ACQUIRE); }
 
-/* Forget what was asked for. It takes no time, so that the caller can do it together with what else must
- * change at once; the pages may be unmapped only after `idle`. */
+/* Drop all requests. It takes no time, so that the caller can do it together with other changes that must be atomic;
+ * the pages may be unmapped only after `idle`. */
 static void psk_filler_forget(psk_filler *f) {
     pthread_mutex_lock(&f->mutex);
     f->map = f->next = f->end = f->ready = f->kept = f->done = f->index = f->index_end = NULL;
@@ -149,15 +149,15 @@ static void psk_filler_stop(psk_filler *f) {
     if (first) pthread_join(f->thread, NULL);
 }
 
-/* Only once nobody can call any of the above. */
+/* Only when no thread can call any of the above. */
 static void psk_filler_free(psk_filler *f) {
     pthread_cond_destroy(&f->changed);
     pthread_mutex_destroy(&f->mutex);
     free(f);
 }
 
-/* Doing the work of a long append by two. The other thread comes if it gets a processor; whoever asked for it goes
- * ahead meanwhile, and then waits for what it has begun. One append has an aide at a time. */
+/* Shares the work of a long append with a second thread. It starts when it gets a processor; the caller works
+ * meanwhile, and then waits for what the other has begun. One append uses the aide at a time. */
 
 enum { PSK_AIDE_NONE, PSK_AIDE_IDLE, PSK_AIDE_CALLED, PSK_AIDE_BUSY, PSK_AIDE_GONE };
 
@@ -168,10 +168,10 @@ typedef struct {
     pthread_cond_t changed;
     pthread_t thread;
     uint32_t state; /* it changes under the mutex */
-    int asleep;     /* it waits for `changed`; else it will see by itself that it is called */
+    int asleep;     /* it waits for `changed`; else it sees the call by polling */
     psk_work work;
     void *job;
-    char *scratch;  /* WRITE_SCRATCH_BYTES for the caller, as many behind them for the thread */
+    char *scratch;  /* WRITE_SCRATCH_BYTES for the caller, then as many for the thread */
     char *rest;     /* WRITE_BYTES_MIN for both */
 } psk_aide;
 
@@ -199,7 +199,7 @@ static void psk_spin_while(uint32_t *word, uint32_t value, int64_t ns) {
 static void *psk_aide_run(void *arg) {
     psk_aide *a = (psk_aide *)arg;
     struct sched_param none = {0};
-    sched_setscheduler(0, SCHED_BATCH, &none); /* it never takes the processor from who has called it */
+    sched_setscheduler(0, SCHED_BATCH, &none); /* it never takes the processor from its caller */
     pthread_mutex_lock(&a->mutex);
     while (a->state != PSK_AIDE_GONE) {
         if (a->state != PSK_AIDE_CALLED) {
@@ -215,7 +215,7 @@ static void *psk_aide_run(void *arg) {
         if (a->state == PSK_AIDE_BUSY) psk_store32(&a->state, PSK_AIDE_IDLE);
         pthread_cond_broadcast(&a->changed);
         pthread_mutex_unlock(&a->mutex);
-        /* Long appends come one after the other, and to wake a thread takes as long as a good part of one. */
+        /* Long appends often come one after the other, and waking a thread takes a good part of the time of one. */
         psk_spin_while(&a->state, PSK_AIDE_IDLE, PSK_AIDE_SPIN_NS);
         pthread_mutex_lock(&a->mutex);
     }
@@ -223,7 +223,7 @@ static void *psk_aide_run(void *arg) {
     return NULL;
 }
 
-/* Under the mutex. A second thread does no good where there is but one processor. */
+/* Under the mutex. A second thread is useless on a single processor. */
 static void psk_aide_hire(psk_aide *a) {
     cpu_set_t cpus;
     int alone = sched_getaffinity(0, sizeof cpus, &cpus) == 0 && CPU_COUNT(&cpus) < 2;
@@ -231,7 +231,7 @@ static void psk_aide_hire(psk_aide *a) {
     a->state = hired ? PSK_AIDE_IDLE : PSK_AIDE_GONE;
 }
 
-/* Have `work` done. It is called once by each of both, with room of its own, and goes on until all is taken. */
+/* Do `work`. Each of both threads calls it once, with separate buffers, and it runs until all work is taken. */
 static void psk_aide_share(psk_aide *a, psk_work work, void *job) {
     pthread_mutex_lock(&a->mutex);
     if (a->state == PSK_AIDE_NONE) psk_aide_hire(a);
@@ -260,7 +260,7 @@ static void psk_aide_stop(psk_aide *a) {
     if (runs) pthread_join(a->thread, NULL);
 }
 
-/* Only once nobody can call any of the above. */
+/* Only when no thread can call any of the above. */
 static void psk_aide_free(psk_aide *a) {
     pthread_cond_destroy(&a->changed);
     pthread_mutex_destroy(&a->mutex);

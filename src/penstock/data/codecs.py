@@ -1,6 +1,6 @@
 """Codecs: how values become bytes and back, by name, and with a schema.
 
-A codec is found when it is first needed, so that a log of plain bytes imports nothing for it.
+A codec is loaded when it is first needed, so that a log of plain bytes imports none.
 Errors that a codec raises become `BadData` in the compiled core, which knows the log and the event.
 """
 
@@ -10,7 +10,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-from penstock import _core
 from penstock._core import Coder
 from penstock.data import lite3
 from penstock.errors import NoCodec, Usage, WrongType
@@ -21,7 +20,7 @@ Decode: TypeAlias = Callable[[bytes], Any]
 
 
 class Codec(NamedTuple):
-    """What a name stands for. ``typed`` gives both functions for a schema."""
+    """The two functions of a codec. ``typed`` makes both for a schema."""
 
     encode: Encode
     decode: Decode
@@ -32,11 +31,11 @@ _registered: dict[str, Codec] = {}
 
 
 def register_codec(name: str, encode: Encode, decode: Decode) -> None:
-    """Let this process write and read values by a codec of your own.
+    """Register a custom codec for this process.
 
-    ``encode`` takes an object and gives bytes, ``decode`` takes those bytes and gives the object;
-    whatever they raise becomes `BadData`. Every process that wants the objects registers it; the
-    others still read ``event.value``. To register a name again replaces it.
+    ``encode`` takes an object and returns bytes, ``decode`` takes those bytes and returns the
+    object; what they raise becomes `BadData`. Each process that needs the objects registers it;
+    the others still read ``event.value``. Registering a name again replaces the codec.
 
     >>> import pickle
     >>> penstock.register_codec("pickle", pickle.dumps, pickle.loads)
@@ -54,11 +53,13 @@ def register_codec(name: str, encode: Encode, decode: Decode) -> None:
 
 
 def find(name: str, schema: Any = None) -> tuple[Encode | None, Decode | None]:
-    """What encodes and what decodes; None for both if values are left as they are."""
+    """The functions that encode and decode; None for both if values are left as they are."""
     check_codec_name(name)
     if name == BYTES:
         if schema is not None:
-            raise Usage("a schema needs a codec that makes objects of bytes, such as codec='json'")
+            raise Usage(
+                "a schema needs a codec that decodes bytes to objects, such as codec='json'"
+            )
         return None, None
     codec = _registered.get(name)
     if codec is None:
@@ -66,7 +67,7 @@ def find(name: str, schema: Any = None) -> tuple[Encode | None, Decode | None]:
         if make is None:
             raise NoCodec(
                 f"no codec {name!r} is registered in this process: call penstock.register_codec "
-                "before you append or read objects; event.value has the bytes all the same"
+                "before you append or read objects; event.value still has the bytes"
             )
         codec = _registered[name] = make()
     if schema is None:
@@ -77,8 +78,13 @@ def find(name: str, schema: Any = None) -> tuple[Encode | None, Decode | None]:
         raise WrongType(f"schema must be a type that msgspec takes: {error}") from error
 
 
-def settle(coder: Coder, name: str, wanted: str | None, path: str) -> None:
-    """Take the log's codec for a handle; what its opener gave must be the same."""
+def name_in(settings: bytes, path: str) -> str:
+    """The codec of the log that has these settings, for an event that was read without a handle."""
+    return Settings.from_json(settings, path).codec
+
+
+def use_codec(coder: Coder, name: str, wanted: str | None, path: str) -> None:
+    """Set the log's codec in a handle; a codec= given to `open` must be the same."""
     if wanted is not None and wanted != name:
         raise Usage(
             f"{path}: the log's codec is {name!r}, not {wanted!r}: open it without codec=, "
@@ -99,7 +105,7 @@ def _need(package: str, codec: str, install: str) -> Any:
 
 
 def _of_msgspec(name: str) -> Codec:
-    """One of the two that msgspec has, each in a module of its name."""
+    """A codec of msgspec: the module ``json`` or ``msgpack``."""
     module = getattr(_need("msgspec", name, "msgspec"), name)
     encode = module.Encoder().encode
     return Codec(
@@ -125,8 +131,8 @@ def _lite3() -> Codec:
 def _typed(encode: Encode, schema: Any, decoder: Callable[[Any], Decode]) -> tuple[Encode, Decode]:
     """Both functions for a schema, where the codec itself decodes to one.
 
-    What is written is what the schema makes of it, defaults filled in. An instance of the schema is
-    decoded again as well, since nobody has checked its fields.
+    The schema converts what is written and fills in defaults. An instance of the schema is decoded
+    again as well, since its fields were not checked.
     """
     decode, draft = decoder(schema), decoder(_draft_of(schema))
     exact = _instances_of(schema)
@@ -142,9 +148,9 @@ def _typed(encode: Encode, schema: Any, decoder: Callable[[Any], Decode]) -> tup
 
 
 def _converting(encode: Encode, decode: Decode, schema: Any) -> tuple[Encode, Decode]:
-    """Both functions for a schema, where the codec knows only dicts, lists and the like."""
+    """Both functions for a schema, where the codec has only plain types such as dicts and lists."""
     msgspec = _need("msgspec", "schema", "msgspec")
-    msgspec.msgpack.Decoder(schema)  # says now if the schema is none
+    msgspec.msgpack.Decoder(schema)  # raises now if the schema is invalid
     draft = _draft_of(schema)
 
     def to_plain(value: Any) -> Any:
@@ -160,12 +166,12 @@ def _converting(encode: Encode, decode: Decode, schema: Any) -> tuple[Encode, De
 
 
 def _draft_of(schema: Any) -> Any:
-    """What an object may be that becomes one of ``schema`` by being appended."""
+    """The type of an object that ``schema`` accepts for an append."""
     return getattr(schema, "__penstock_draft__", schema)
 
 
 def _instances_of(schema: Any) -> type | None:
-    """The type whose instances need no filling in; None if there is none."""
+    """The type whose instances need no defaults filled in; None if there is none."""
     is_struct = hasattr(schema, "__struct_fields__")
     known = isinstance(schema, type) and (is_struct or dataclasses.is_dataclass(schema))
     return schema if known else None
@@ -176,5 +182,3 @@ _BUILT_IN: dict[str, Callable[[], Codec]] = {
     "msgpack": lambda: _of_msgspec("msgpack"),
     "lite3": _lite3,
 }
-
-_core.set_codecs(lambda data, path: Settings.from_json(data, path).codec, find)

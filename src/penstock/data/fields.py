@@ -1,7 +1,7 @@
-"""Fields: values decoded into typed columns, for scans that are given a schema.
+"""Fields: values decoded into typed columns, for scans with a schema.
 
-JSON goes through pyarrow's parser, many values at a time; other codecs object by object. What does
-not fit the schema is found row by row, only where a batch has such a row.
+JSON goes through pyarrow's parser, many values at a time; other codecs object by object. Values
+that do not fit the schema are found row by row, only where a batch has such a row.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from penstock.errors import BadData, Usage, WrongType
 from penstock.system.needs import pyarrow
 
 PREFIX = "data."
-HASTY_ROWS = 512  # of a run in which there are wrong rows
-HASTY_ROWS_MIN = 8  # to look for a wrong row among fewer is not worth it
-HASTY_WRONG_MIN = 64  # wrong rows before the others come under suspicion
-HASTY_SHARE = 25  # one wrong row among so many is one too many: reading all one by one is faster
+HASTY_ROWS = 512  # rows of a run that contains wrong rows
+HASTY_ROWS_MIN = 8  # searching for a wrong row among fewer does not pay
+HASTY_WRONG_MIN = 64  # wrong rows before the share below is checked
+HASTY_SHARE = 25  # with one wrong row in so many, reading all rows one by one is faster
 _ROW_NAMED = re.compile(r"in row ([0-9]{1,9})$")
 _CODEC = L.CODEC_NAME.decode()
 _PLAIN: dict[Any, str] = {
@@ -39,7 +39,7 @@ _PLAIN: dict[Any, str] = {
 
 
 def arrow_schema(schema: Any) -> Any:
-    """A pyarrow schema for what a user gives: one already, a mapping, a struct or a dataclass."""
+    """A pyarrow schema for a user's schema: pyarrow's, a mapping, a struct or a dataclass."""
     pa = pyarrow()
     if isinstance(schema, pa.Schema):
         found = schema
@@ -56,7 +56,7 @@ def arrow_schema(schema: Any) -> Any:
             f"dataclass, got {schema!r}"
         )
     if not len(found) or len(set(found.names)) != len(found):
-        raise Usage("schema must have fields, each with a name of its own")
+        raise Usage("schema must have fields, each with a different name")
     return found
 
 
@@ -67,7 +67,7 @@ def _has_fields(kind: Any) -> bool:
 
 
 def arrow_type(kind: Any) -> Any:
-    """The pyarrow type for a type, be it pyarrow's or Python's."""
+    """The pyarrow type for a type of pyarrow or Python."""
     pa = pyarrow()
     if isinstance(kind, pa.DataType):
         return kind
@@ -75,7 +75,7 @@ def arrow_type(kind: Any) -> Any:
         try:
             return pa.type_for_alias(kind)
         except ValueError:
-            raise Usage(f"no Arrow type stands for {kind!r}") from None
+            raise Usage(f"{kind!r} has no Arrow type") from None
     if isinstance(kind, type) and kind in _PLAIN:
         name = _PLAIN[kind]
         return pa.timestamp("us", "UTC") if name == "timestamp_us" else getattr(pa, name)()
@@ -91,7 +91,7 @@ def arrow_type(kind: Any) -> Any:
         return arrow_type(args[0])
     if origin in (list, Sequence, tuple, set, frozenset) and args:
         return pa.list_(arrow_type(args[0]))
-    raise Usage(f"{kind!r} stands for no Arrow type; give a pyarrow type instead")
+    raise Usage(f"{kind!r} has no Arrow type; give a pyarrow type instead")
 
 
 class Fields:
@@ -107,7 +107,7 @@ class Fields:
     def parse(self, batch: Any, path: str) -> tuple[Any, Any]:
         """Columns for the rows of ``batch``, which has seq, value and headers; and which to keep.
 
-        The second is None where all rows are kept.
+        The second result is None if all rows are kept.
         """
         pa = pyarrow()
         values = batch.column("value")
@@ -154,12 +154,12 @@ class Fields:
         if name not in self._decoders:
             _, decode = codecs.find(name)
             if decode is None:
-                raise BadData("it is plain bytes, which have no fields")
+                raise BadData("the value is plain bytes, which have no fields")
             self._decoders[name] = decode
         found = self._decoders[name](value)
         found = found.to_python() if hasattr(found, "to_python") else found
         if not isinstance(found, Mapping):
-            raise BadData(f"it is a {type(found).__name__}, and only an object has fields")
+            raise BadData(f"a value with fields must be an object, got {type(found).__name__}")
         return found
 
 
@@ -183,7 +183,7 @@ def _check_exact(value: Any, kind: Any) -> None:
 
 
 def _readable_schema(schema: Any) -> Any:
-    """The schema that pyarrow's parser is given for it, from whose types one can be cast."""
+    """The schema for pyarrow's parser, whose types can be cast to those of ``schema``."""
     pa = pyarrow()
     from pyarrow import json
 
@@ -196,7 +196,7 @@ def _readable_schema(schema: Any) -> Any:
 
 
 def _readable_type(kind: Any) -> Any:
-    """Days are written as text, which the parser takes for times only."""
+    """Dates are written as text, which the parser reads as times only."""
     pa = pyarrow()
     if pa.types.is_date(kind):
         return pa.timestamp("s")
@@ -210,13 +210,13 @@ def _readable_type(kind: Any) -> Any:
 def parse_json(
     values: Any, schema: Any, readable: Any, *, hasty: bool = False
 ) -> tuple[Any, dict[int, str]]:
-    """Parse all values as one run of text: a table, with nulls for those that do not fit, and why.
+    """Parse all values as one text: a table, with nulls for those that do not fit, and the reasons.
 
-    To be ``hasty`` is not to look for each of them: some that fit may be among those of no fit.
+    With ``hasty`` not each of them is searched for: some reported as not fitting may fit.
     """
     _, offsets, data = values.buffers()
     wrong = _core.not_objects(offsets, data or b"", values.offset, len(values))
-    bad = {i: "it is not the text of one JSON object" for i in wrong if values[i].is_valid}
+    bad = {i: "the value is not the text of one JSON object" for i in wrong if values[i].is_valid}
     out = set(wrong)
     good = [i for i in range(len(values)) if i not in out] if out else range(len(values))
     chosen = values.take(pyarrow().array(good, "int64")) if out else values
@@ -231,7 +231,7 @@ def parse_json(
 
 
 def _in_place(schema: Any, count: int, good: Sequence[int], pieces: list[tuple[int, Any]]) -> Any:
-    """The parsed rows where they belong, and nulls elsewhere."""
+    """The parsed rows at their places, and nulls elsewhere."""
     pa = pyarrow()
     tables = [table for _, table in pieces]
     whole = pa.concat_tables(tables) if tables else schema.empty_table()
@@ -251,14 +251,14 @@ def _parse_run(
 ) -> Iterator[tuple[int, Any, str]]:
     """Parse texts of objects; where one is wrong, in halves until few are left.
 
-    Each part is a table, or how many rows are not to be parsed, and why.
+    Each part is a table, or a number of rows that cannot be parsed, and the reason.
     """
     if not len(values):
         return
     try:
         yield start, _cast_whole(_parse_text(values, readable), schema), ""
         return
-    except (ValueError, OSError) as error:  # pyarrow's own errors are these
+    except (ValueError, OSError) as error:  # pyarrow's errors are subclasses
         why = str(error)
     if len(values) <= rows_min:
         yield start, len(values), why
@@ -269,7 +269,7 @@ def _parse_run(
 
 
 def _parse_hastily(values: Any, schema: Any, readable: Any) -> Iterator[tuple[int, Any, str]]:
-    """The same, with little work for each row that is wrong: pyarrow mostly says which it is.
+    """The same, with little work for each wrong row: pyarrow usually says which it is.
 
     Where too many are wrong, as when a column has another type throughout, the rest is not tried.
     """
@@ -298,11 +298,11 @@ def _parse_hastily(values: Any, schema: Any, readable: Any) -> Iterator[tuple[in
 
 
 def _cast_whole(table: Any, schema: Any) -> Any:
-    """The table with the types that were asked for; nothing of it may get lost."""
+    """The table cast to the requested types; a cast that loses data raises."""
     found = table.cast(schema)
     for column, there in zip(found.columns, table.columns, strict=True):
         if column.type != there.type and not column.cast(there.type).equals(there):
-            raise ValueError("it is a time of day, and the schema has dates")
+            raise ValueError("the value has a time of day, but the schema has a date")
     return found
 
 
@@ -324,7 +324,7 @@ def _parse_text(values: Any, schema: Any) -> Any:
         ),
     )
     if table.num_rows != len(values):
-        raise ValueError("it is not one JSON object")
+        raise ValueError("the value is not one JSON object")
     return table.select(schema.names)
 
 
@@ -347,7 +347,7 @@ def codecs_of(headers: Any, own: str) -> list[str] | None:
 
 
 def one_array(column: Any) -> Any:
-    """A column that may be in pieces, in one."""
+    """A column in one piece."""
     pa = pyarrow()
     if isinstance(column, pa.ChunkedArray):
         return (

@@ -1,8 +1,8 @@
 """lite3 documents: writing one, and checking one before it is read.
 
-The package pylite3 reads them, field by field and without decoding the rest. It believes what is in
-the bytes, so nothing goes to it that was not checked here. Its own writer is not used: it cuts text
-at a zero and turns what it cannot hold into JSON without a word.
+The package pylite3 reads them, field by field and without decoding the rest. It trusts
+the bytes, so it gets nothing that was not checked here. Its writer is not used: it cuts text at a
+zero and silently turns what it cannot hold into JSON.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def encode(value: Any) -> bytes:
 def _write_tree(out: bytearray, value: Any, nested: int) -> None:
     """Write an object or an array at the end of ``out``, which is aligned."""
     if nested > NESTED_MAX:
-        raise ValueError(f"it is nested deeper than {NESTED_MAX}")
+        raise ValueError(f"the value must be nested at most {NESTED_MAX} deep")
     root = len(out)
     out += bytes(_NODE.size)
     entries: _Entries = []
@@ -52,7 +52,9 @@ def _write_tree(out: bytearray, value: Any, nested: int) -> None:
         entries.sort()
         for (one, _), (other, _) in pairwise(entries):
             if one == other:
-                raise ValueError(f"two keys have the same hash, {one:#x}, and lite3 takes but one")
+                raise ValueError(
+                    f"two keys have the same hash, {one:#x}, and lite3 can hold only one of them"
+                )
     else:
         kind = _ARRAY
         entries = [(i, _write_entry(out, b"", item, nested)) for i, item in enumerate(value)]
@@ -63,12 +65,12 @@ def _write_tree(out: bytearray, value: Any, nested: int) -> None:
 
 
 def _key(key: object) -> bytes:
-    """A key's length and text, as they stand before the value."""
+    """A key's length and text, as they are stored before the value."""
     if not isinstance(key, str):
         raise TypeError(f"a key of lite3 must be str, got {type(key).__name__}")
     text = key.encode()
     if b"\0" in text:
-        raise ValueError(f"the key {key!r} has a zero in it")
+        raise ValueError(f"a key of lite3 must not contain a zero, got {key!r}")
     nbytes = len(text) + 1
     tag_bytes = 1 if nbytes < 64 else 2 if nbytes < 16384 else 4
     return (nbytes << 2 | tag_bytes - 1).to_bytes(tag_bytes, "little") + text + b"\0"
@@ -84,7 +86,7 @@ def _hash(key: str) -> int:
 def _write_entry(out: bytearray, head: bytes, item: Any, nested: int) -> int:
     """Write a key, if there is one, and its value; returns the offset of the two."""
     if isinstance(item, dict | list | tuple):
-        out += bytes(-(len(out) + len(head)) % 4)  # the node behind the key is aligned
+        out += bytes(-(len(out) + len(head)) % 4)  # the node after the key is aligned
         at = len(out)
         out += head
         _write_tree(out, item, nested + 1)
@@ -94,12 +96,12 @@ def _write_entry(out: bytearray, head: bytes, item: Any, nested: int) -> int:
     if item is None:
         out.append(_NULL)
         if len(out) - at == 3:
-            out.append(0)  # readers look at four bytes of a key
+            out.append(0)  # readers read four bytes of a key
     elif isinstance(item, bool):
         out += bytes((_BOOL, item))
     elif isinstance(item, int):
         if not -(1 << 63) <= item < 1 << 63:
-            raise ValueError(f"{item} is not a number of 64 bits")
+            raise ValueError(f"an integer of lite3 must fit 64 bits, got {item}")
         out += struct.pack("<Bq", _I64, item)
     elif isinstance(item, float):
         out += struct.pack("<Bd", _F64, item)

@@ -1,8 +1,8 @@
 """Scan: events as Arrow columns, lazily, for pyarrow, pandas, polars, DuckDB and Spark.
 
-The compiled core fills the columns straight from frames; here is only which ones, and who takes
-them over. pyarrow is needed by ``to_arrow``, ``to_batches`` and ``to_pandas`` alone: whoever speaks
-Arrow's C stream interface takes a scan as it is.
+The compiled core fills the columns straight from frames; this module selects them and hands them
+over. Only ``to_arrow``, ``to_batches`` and ``to_pandas`` need pyarrow: a library with Arrow's C
+stream interface takes a scan as it is.
 """
 
 from __future__ import annotations
@@ -18,20 +18,10 @@ from penstock.arguments import check_choice
 from penstock.data.codecs import find as find_codec
 from penstock.data.fields import PREFIX, Fields, arrow_schema, one_array
 from penstock.errors import Gap, Usage, WrongType
-from penstock.event import Buffer
-from penstock.reader import (
-    Position,
-    bounds,
-    check_position,
-    key_bytes,
-    means_oldest,
-    tag_bytes,
-    topic_bytes,
-)
+from penstock.reader import Query, bounds
 from penstock.system.needs import needed
 from penstock.system.needs import pyarrow as _pyarrow
 from penstock.system.parallel import Unwanted, in_order
-from penstock.times import Time, to_ns
 
 if TYPE_CHECKING:
     import pandas
@@ -43,22 +33,25 @@ if TYPE_CHECKING:
 DEFAULT_COLUMNS = tuple(name for name in COLUMNS if name != "append_time")
 BATCH_ROWS = 32_768
 BATCH_BYTES = 8 << 20
-TABLE_SIZE = (1 << 18, 64 << 20)  # of one chunk of a table that is held in memory anyway
-PART_SEQS = 1 << 18  # what one thread reads of such a table at a time
+TABLE_SIZE = (
+    1 << 18,
+    64 << 20,
+)  # rows and bytes of one chunk of a table that is held in memory anyway
+PART_SEQS = 1 << 18  # seqs of such a table that one thread reads at a time
 PARTS_MAX = 1 << 14
 THREADS_MAX = 8
 ROWS_MAX = 1 << 30
 
 
 class Scan:
-    """Events of a log as columns. It reads nothing until it is asked for them.
+    """Events of a log as columns. Nothing is read until they are requested.
 
-    Each of ``to_arrow()``, ``to_batches()``, ``to_pandas()``, ``to_polars()`` goes through the log
-    anew, as it then stands. ``skipped`` counts the seqs that the last of them passed over because
-    they are damaged or gone, if the scan was told to. It can be pickled together with its log.
+    Each of ``to_arrow()``, ``to_batches()``, ``to_pandas()``, ``to_polars()`` reads the log again,
+    as it is at that time. ``skipped`` counts the seqs that the last of them passed over because
+    they are damaged or gone, if the scan skips those. A scan can be pickled with its log.
     """
 
-    _call: tuple[tuple[Any, ...], dict[str, Any]]  # what it was made with, behind the log
+    _call: tuple[tuple[Any, ...], dict[str, Any]]  # the arguments it was made with, after the log
 
     def __new__(cls, log: object = None, *args: Any, **options: Any) -> Self:
         if not isinstance(log, LogCore):
@@ -70,30 +63,16 @@ class Scan:
     def __init__(
         self,
         log: Log,
-        start: Position | None = None,
-        stop: Position | None = None,
+        query: Query,
         *,
-        since: Time | None = None,
-        until: Time | None = None,
-        topic: str | None = None,
-        key: Buffer | None = None,
-        tags: Iterable[str] | None = None,
         columns: Iterable[str] | None = None,
-        durable: bool = False,
-        check: bool = True,
-        on_damage: Literal["raise", "skip"] = "raise",
         time_unit: Literal["ns", "us"] = "ns",
         batch_rows: int = BATCH_ROWS,
         schema: Any = None,
         codec: str | None = None,
         on_malformed: Literal["raise", "null", "skip"] = "raise",
-        on_gap: Literal["raise", "skip"] = "raise",
         batch_bytes: int = BATCH_BYTES,
     ) -> None:
-        check_position(start, "start")
-        check_position(stop, "stop")
-        check_choice(on_damage, "on_damage", "raise", "skip")
-        check_choice(on_gap, "on_gap", "raise", "skip")
         check_choice(time_unit, "time_unit", "ns", "us")
         check_choice(on_malformed, "on_malformed", "raise", "null", "skip")
         if isinstance(batch_rows, bool) or not isinstance(batch_rows, int):
@@ -101,14 +80,10 @@ class Scan:
         if not 0 < batch_rows <= ROWS_MAX:
             raise Usage(f"batch_rows must be from 1 to {ROWS_MAX}, got {batch_rows}")
         self._log = log
-        self._range = (start, stop)
-        self._times = (
-            None if since is None else to_ns(since, "since"),
-            None if until is None else to_ns(until, "until"),
-        )
-        self._topic = topic_bytes(topic)
-        self._key = key_bytes(key)
-        self._tags = tag_bytes(tags)
+        self._query = query
+        self._rows_max: int | None = None  # rows to hand out; None: as many as the query lets pass
+        if on_malformed == "skip" and query.limit is not None:
+            self._rows_max, self._query = query.limit, query.unlimited()
         self._fields: Fields | None = None
         self._shown: list[tuple[str, str | None]] = []  # with fields: names, and which are fields
         if schema is None:
@@ -122,14 +97,8 @@ class Scan:
             base = [*own, *(c for c in ("seq", "value", "headers") if c not in own)]
         self._has_values = schema is None and "value" in base
         self._columns = Columns([(c, c) for c in base], time_unit)
-        self._picks = self._topic is not None or self._times != (None, None)  # by the index
-        self._durable = durable
-        self._whole_end = not durable and self._times[1] is None
-        self._check = check
-        self._on_damage: Literal["raise", "skip"] = on_damage
-        self._on_gap: Literal["raise", "skip"] = on_gap
         self._batch_rows = batch_rows
-        self._batch_bytes = batch_bytes  # of frames, which is a little more than its columns take
+        self._batch_bytes = batch_bytes  # bytes of frames, a little more than the columns take
         self._readers: list[RowReader] = []  # of the last run
 
     def __repr__(self) -> str:
@@ -144,32 +113,15 @@ class Scan:
         return sum(reader.skipped for reader in self._readers)
 
     def _begin(self) -> tuple[int, int]:
-        """First seq to look at and the one behind the last, as the log stands now."""
+        """The first seq to look at and the one after the last, as the log is now."""
         self._readers = []
-        skip = self._on_damage == "skip"
-        found = bounds(self._log, *self._range, *self._times, self._durable, skip=skip)
-        return found[:2]
+        return bounds(self._log, self._query)
 
     def _reader(
         self, lowest: int, end: int, rows: int, nbytes: int, *, first: bool = True
     ) -> RowReader:
-        """A reader of the events from ``lowest`` to before ``end``; ``first``: no part precedes."""
-        start, stop = self._range
-        reader = RowReader(
-            self._log,
-            lowest,
-            end,
-            check=self._check,
-            on_damage=self._on_damage,
-            on_gap=self._on_gap,
-            from_oldest=means_oldest(start) and first,
-            to_end=self._whole_end and stop is None,
-            topic=self._topic,
-            key=self._key,
-            tags=self._tags,
-            since_ns=self._times[0],
-            until_ns=self._times[1],
-        )
+        """A reader of events from ``lowest`` to before ``end``; ``first``: of the first part."""
+        reader = RowReader(self._log, self._query, lowest, end, first=first)
         self._readers.append(reader)
         return reader.shape(self._columns, rows, nbytes)
 
@@ -191,12 +143,14 @@ class Scan:
     def _everything(self) -> Iterator[pyarrow.RecordBatch]:
         """All batches in order, made by several threads if there is much to read."""
         lowest, end = self._begin()
-        base = lowest if self._range[0] is not None else max(lowest, self._log._lowest_base())
+        oldest = self._query.start is None
+        base = max(lowest, self._log._storage.lowest_base(self._log)) if oldest else lowest
         size = max(PART_SEQS, (end - base) // PARTS_MAX)  # seqs may have holes of any size
         cuts = [lowest, *range(base + size, end, size), end]
         parts = list(itertools.pairwise(cuts))
         threads = min(len(parts), len(os.sched_getaffinity(0)), THREADS_MAX)
-        if threads < 2 or self._picks:
+        limited = self._query.limit is not None or self._rows_max is not None
+        if threads < 2 or self._query.by_index or limited:
             yield from self._record_batches(self._reader(lowest, end, *TABLE_SIZE))
             return
 
@@ -212,22 +166,26 @@ class Scan:
                 begun = begun or bool(batches)
                 yield from batches
         except Gap:
-            if begun or self._range[0] is not None:
+            if begun or not oldest:
                 raise
             # A ring overwrote the first parts before they were read: begin with what is there now.
             yield from self._record_batches(self._reader(*self._begin(), *TABLE_SIZE))
 
     def _record_batches(self, reader: RowReader) -> Iterator[pyarrow.RecordBatch]:
         pa = _pyarrow()
-        while (batch := reader.batch()) is not None:
+        left = self._rows_max
+        while left != 0 and (batch := reader.batch()) is not None:
             record = pa.record_batch(batch)
             if self._fields is not None:
                 record = self._decoded(record, self._fields)
+            if left is not None:
+                record = record.slice(0, left)
+                left -= record.num_rows
             if record.num_rows:
                 yield record
 
     def _decoded(self, record: pyarrow.RecordBatch, fields: Fields) -> pyarrow.RecordBatch:
-        """A batch with its values taken apart."""
+        """A batch with its values split into fields."""
         pa = _pyarrow()
         table, keep = fields.parse(record, self._log.path)
         arrays = [
@@ -281,7 +239,7 @@ class Scan:
 
     @property
     def _values_codec(self) -> str | None:
-        """The codec of the column ``value``, for a log that takes the scan in; None without one."""
+        """The codec of the column ``value``, for a log that appends the scan; None without one."""
         return self._log._codec_name() if self._has_values else None
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -311,7 +269,7 @@ class _Stream:
     def __init__(self, scan: Scan, rows: int, nbytes: int) -> None:
         self._scan = scan
         self._size = (rows, nbytes)
-        self.failure: BaseException | None = None  # what Arrow's own error stands for
+        self.failure: BaseException | None = None  # the cause of Arrow's own error
 
     def __arrow_c_schema__(self) -> object:
         return self._scan.__arrow_c_schema__()
@@ -321,7 +279,7 @@ class _Stream:
 
 
 class _Watched:
-    """Batches whose failure is noted by the stream that they are for."""
+    """Batches whose failure is noted by their stream."""
 
     def __init__(self, stream: _Stream, next_batch: Callable[[], Any]) -> None:
         self._stream = stream
@@ -340,8 +298,8 @@ def _fields_for(log: Log, schema: Any, codec: str | None, on_malformed: str) -> 
     name = log.settings.codec if codec is None else codec
     if find_codec(name) == (None, None):
         raise Usage(
-            f"{log.path}: its codec is 'bytes', which has no fields; if the values are JSON all "
-            "the same, say codec='json'"
+            f"{log.path}: its codec is 'bytes', which has no fields; if the values are JSON "
+            "nevertheless, give codec='json'"
         )
     return Fields(arrow_schema(schema), name, on_malformed)
 
@@ -351,12 +309,12 @@ def _base_columns(columns: Iterable[str] | None) -> list[str]:
     found = list(DEFAULT_COLUMNS if columns is None else _listed(columns))
     for name in found:
         if name not in COLUMNS:
-            raise Usage(f"there is no column {name!r}; there are {', '.join(COLUMNS)}")
+            raise Usage(f"a column must be one of {', '.join(COLUMNS)}, got {name!r}")
     return found
 
 
 def _with_fields(columns: Iterable[str] | None, fields: list[str]) -> list[tuple[str, str | None]]:
-    """Names of the columns of a scan with a schema, and the fields that they are, if they are."""
+    """Names of the columns of a scan with a schema, each with its field if it is one."""
 
     def named(field: str) -> str:
         return PREFIX + field if field in COLUMNS else field
@@ -376,12 +334,10 @@ def _with_fields(columns: Iterable[str] | None, fields: list[str]) -> list[tuple
                 found.append((name, field))
             else:
                 there = ", ".join([*COLUMNS, *map(named, fields)])
-                raise Usage(f"there is no column {name!r}; there are {there}")
+                raise Usage(f"a column must be one of {there}, got {name!r}")
     for name, _ in found:
         if [n for n, _ in found].count(name) > 1:
-            raise Usage(
-                f"column {name!r} is asked for twice; say with columns= which ones you want"
-            )
+            raise Usage(f"column {name!r} is named twice; choose the columns with columns=")
     return found
 
 

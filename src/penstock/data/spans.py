@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The events from ``start`` to before ``stop``, and how much room they take."""
+    """The events from ``start`` to before ``stop``, and how many bytes they take."""
 
     start: int
     stop: int
@@ -38,35 +38,37 @@ def spans(
 ) -> list[Span]:
     """The log from ``start`` to before ``stop``, piece by piece.
 
-    Segments that are known to hold no event of these topics and times are left out. A segment that
-    is damaged is one span all the same: whoever reads it will be told.
+    Segments that are known to hold no event of these topics and times are left out. A damaged
+    segment is one span: reading it raises the error.
     """
     found = []
-    wanted = [None] if topics is None else [topic.encode() for topic in topics]
-    for first, behind in _borders(log, start, stop):
+    wanted = None if topics is None else tuple(topic.encode() for topic in topics)
+    if wanted == ():
+        return []
+    for first, end in _borders(log, start, stop):
         nbytes = 0
         with suppress(Corrupt):
-            if log._rules_out(first, wanted, since_ns, until_ns):
+            if log._storage.rules_out(log, first, wanted, since_ns, until_ns):
                 continue
-            nbytes = log._span_bytes(first, behind)
-        found.append(Span(first, behind, nbytes))
+            nbytes = log._storage.span_bytes(log, first, end)
+        found.append(Span(first, end, nbytes))
     return found
 
 
 def stop_within(log: Log, start: int, stop: int, nbytes: int) -> int:
-    """The seq up to which events from ``start`` take about ``nbytes``; more than none at least."""
-    for first, behind in _borders(log, start, stop):
+    """The seq up to which events from ``start`` take about ``nbytes``; at least one event."""
+    for first, end in _borders(log, start, stop):
         with suppress(Corrupt):
-            here = log._span_bytes(first, behind)
+            here = log._storage.span_bytes(log, first, end)
             if here > nbytes:
                 least = start + 1 if first == start else first
-                return min(max(log._span_stop(first, behind, nbytes), least), behind)
+                return min(max(log._storage.span_stop(log, first, end, nbytes), least), end)
             nbytes -= here
     return stop
 
 
 def _borders(log: Log, start: int, stop: int) -> list[tuple[int, int]]:
-    """The range, cut where the log can be."""
+    """The range, cut where the log can be cut."""
     if start >= stop:
         return []
-    return list(itertools.pairwise([start, *log._cuts(start, stop), stop]))
+    return list(itertools.pairwise([start, *log._storage.cuts(start, stop), stop]))

@@ -1,1 +1,1 @@
-"""One opener's hold on a log: control, locks, durability, producers; the same for every kind."""
+"""One open log in one process: control, locks, durability, producers; the same for every kind."""

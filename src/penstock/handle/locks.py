@@ -1,9 +1,9 @@
-"""The file ``writers.lock`` of a segmented log: what writers lock, and readers cannot open.
+"""The file ``writers.lock`` of a segmented log: writers lock it, and readers cannot open it.
 
-Whoever can open a file can lock it, with flock(2) or with read locks on its bytes, and so stop
-those who wait for it. So writers tell by this file that they have the log open and are alive. Its
-permission bits leave out everybody who may not write to the log. It is never written, and never
-deleted while the log is open.
+A user who can open a file can lock it, with flock(2) or with read locks on its bytes, and so block
+processes that wait for the lock. So writers lock this file to show that they have the log open and
+are alive. Its permission bits exclude users who may not write to the log. It is never written, and
+never deleted while the log is open.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NAME = "writers.lock"
 
 
 def writers_mode(mode: int) -> int:
-    """Permission bits for those only who may write, by the bits of another file or directory."""
+    """Permission bits only for users who may write, from the bits of another file or directory."""
     may_write = mode & 0o222 | 0o200
     return may_write | may_write << 1
 
@@ -39,20 +39,20 @@ def open_lock(directory: Directory) -> int:
 
 
 def is_ours(directory: Directory) -> bool:
-    """Whether what has the file's name can be it: it is empty."""
+    """Whether the file of that name can be the lock file: it is empty."""
     found = files.status(directory.file(NAME))
     return stat.S_ISREG(found.st_mode) and found.st_size == 0
 
 
 def make_lock(directory: Directory, mode: int) -> int:
-    """Likewise, of a file that is made unless another process was faster."""
+    """The same for a file that is created unless another process was faster."""
     with suppress(AlreadyExists):
         files.close(files.create_file(directory.file(NAME), _first_mode(directory, mode)))
     return open_lock(directory)
 
 
 def _first_mode(directory: Directory, mode: int) -> int:
-    """For a log that has no such file yet: for whoever may write one of its files by now."""
+    """For a log without such a file: for users who may write one of its files now."""
     mode |= files.status(directory).st_mode
     for name in files.list_dir(directory):
         if name.endswith(".seg"):
@@ -61,7 +61,7 @@ def _first_mode(directory: Directory, mode: int) -> int:
 
 
 def keep_readers_out(fd: int, directory: Directory, file_mode: int) -> None:
-    """Have the permission bits follow the log's settings; only the file's owner can change them."""
+    """Set the permission bits by the log's settings; only the file's owner can change them."""
     wanted = writers_mode(file_mode | files.status(directory).st_mode)
     found = os.fstat(fd)
     if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != wanted:

@@ -1,27 +1,29 @@
-"""Finding both ends of a ring, and bringing it into order: at first open, and when a writer died.
+"""Find both ends of a ring, and recover it: at first open, and when a writer died.
 
-Frames are the only truth. What tells where they are, from the best witness to the worst:
+Frames are the only truth. Their ends are found from these sources, the best first:
 
-1. Control of this boot. It is right but for the last append, whose bytes end before ``reserved``.
-2. A checkpoint of a clean close, behind which nothing was written, if its last frame bears it out.
-3. Anchors: both checkpoints, and control of another boot or file. Each names a frame. One that is
-   still that frame is within what was published, and the frames around it are found by walking;
-   unless it lies where a later lap ended early, and nobody has come to overwrite it.
+1. Control of this boot. It is right except for the last append, whose bytes end before
+   ``reserved``.
+2. A checkpoint of a clean close, after which nothing was written, if its last frame confirms it.
+3. Anchors: both checkpoints, and control of another boot or file. Each names a frame. If that
+   frame is still there, it was published, and the frames around it are found by walking; unless it
+   is where a later lap ended early and it was not overwritten yet.
 4. Every valid frame in the file: the run of them that has the highest seq.
 
-When the power fails, any page may be as it was at the last sync. Of two checkpoints the newer one
-may be of a sync that never returned, so that frames are lost before the one that it names; the
-older one is of a sync that did. So the walk begins at the older one, unless its frame was dropped
-already when the newer one was written. What is missing between the two was never synced: as long as
-the tail is not between them. Appends see to that. One that would move it there has a sync write
-another checkpoint first, which makes the one before it sure (``C_GUARD``). Whoever recovers writes
-over the checkpoint that did not lead there, so that the other one is left if the power fails again.
+When the machine loses power, any page may be as it was at the last sync. Of two checkpoints the
+newer one may be of a sync that never returned, so that frames are lost before the one that it
+names; the older one is from a sync that did. So the walk begins at the older one, unless its frame
+was dropped already when the newer one was written. What is missing between the two was never
+synced, as long as the tail is not between them. Appends ensure that: one that would move it there
+first syncs, which writes another checkpoint and makes the one before it safe (``C_GUARD``).
+Recovery overwrites the checkpoint that did not lead to the end, so that the other one is left if
+the power fails again.
 
-What a control of another boot says is but a hint, and the word of a checkpoint counts more, unless
-all the frames are there that control knows of and those of the checkpoints were dropped by then.
+A control of another boot is only a hint, and a checkpoint has priority over it, unless all frames
+that control names are there and those of the checkpoints were dropped by then.
 
-Then everything outside the frames that were found is zeroed: what is left there of appends that are
-lost would follow the next one otherwise.
+Then everything outside the frames that were found is zeroed: remains of lost appends would
+otherwise follow the next one.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from penstock import _core
 from penstock import layout as L
 from penstock._core import Control, RingMap, Walked
 from penstock.handle.control import Words
-from penstock.handle.durability import poisoning
+from penstock.handle.durability import Snapshot, poisoning
 from penstock.ring.file import Header, Slot, read_slots
 from penstock.settings import Settings, WhenFull
 from penstock.system import files
@@ -52,16 +54,16 @@ Wrap = tuple[int, int, int]
 
 @dataclass(slots=True)
 class Ends:
-    """A ring, and where its frames begin and end."""
+    """A ring, and the bounds of its frames."""
 
     map: RingMap
     header: Header
     tail: int
-    walk: Walked  # where a walk to the end stands; its offsets are positions
-    stop: int  # where bytes of an append that was not finished end at the latest
-    anchor: Slot | None = None  # the checkpoint that led here, if one did
+    walk: Walked  # the walk to the end; its offsets are positions
+    stop: int  # where bytes of an unfinished append end at the latest
+    anchor: Slot | None = None  # the checkpoint that led here, if any
     by_control: bool = False
-    state: int = 0  # settings and producers are known by frames from there on; 0: from anywhere
+    state: int = 0  # frames from there on contain settings and producers; 0: any frames
 
     @property
     def next_seq(self) -> int:
@@ -80,13 +82,13 @@ class Ends:
 
     @property
     def settings(self) -> Settings:
-        """The settings that hold now: the newest settings frame's, else the header's."""
+        """The current settings: the newest settings frame's, else the header's."""
         found = self.map.frame_at(self.walk.settings_offset, self.tail, self.head)
         data = found[3] if found is not None else self.header.settings
         return Settings.from_json(data, self.map.path)
 
     def words(self) -> Words:
-        """Control's words for this state."""
+        """The words of control for this state."""
         w = self.walk
         return {
             L.C_TAIL: self.tail,
@@ -113,7 +115,7 @@ class Ends:
         return slot_of(self.words(), generation, clean=clean)
 
 
-def slot_of(words: Words, generation: int, *, clean: bool = False) -> Slot:
+def slot_of(words: Words | Snapshot, generation: int, *, clean: bool = False) -> Slot:
     """The checkpoint for the state that ``words`` describe."""
     return Slot(
         generation=generation,
@@ -131,7 +133,7 @@ def slot_of(words: Words, generation: int, *, clean: bool = False) -> Slot:
 
 
 def find(m: RingMap, header: Header, hint: Words | None, foreign: Words | None) -> Ends:
-    """Both ends of a ring that nobody writes to.
+    """Both ends of a ring without a writer.
 
     ``hint`` are the words of a control of this boot, ``foreign`` those of one that is not.
     """
@@ -170,10 +172,10 @@ def _at(m: RingMap, header: Header, slot: Slot) -> Ends:
 
 
 def from_control(m: RingMap, header: Header, words: Words) -> Ends | None:
-    """The ends by control of this boot; None if the frames do not bear it out.
+    """The ends from control of this boot; None if the frames do not confirm it.
 
-    A writer may have died anywhere in an append. What it did before is in the frames up to the one
-    that control knows as the last, and what it wrote ends before ``reserved``.
+    A writer may have died anywhere in an append. Its earlier appends end with the last frame that
+    control names, and the bytes of this one end before ``reserved``.
     """
     tail, head = words[L.C_TAIL], words[L.C_HEAD]
     room = header.ring_bytes
@@ -191,7 +193,7 @@ def from_control(m: RingMap, header: Header, words: Words) -> Ends | None:
             last_append_ns=words[L.C_LAST_APPEND_NS],
             last_frame=last,
         )
-    else:  # the append that was not finished dropped everything before it
+    else:  # the unfinished append dropped everything before it
         start = Walked(offset=tail, next_seq=0)
     start.event_max_ns = words[L.C_EVENT_MAX_NS]
     start.monotone = bool(words[L.C_FLAGS] & L.CONTROL_FLAG_MONOTONE)
@@ -204,7 +206,7 @@ def from_control(m: RingMap, header: Header, words: Words) -> Ends | None:
 
 
 def _corrected(words: Words, clean: Slot | None) -> Words:
-    """Control's words, as the checkpoint has them if they are from the same clean close.
+    """The words of control, replaced by the checkpoint's if both are from the same clean close.
 
     The checkpoint has a checksum, and these words have none.
     """
@@ -223,18 +225,18 @@ def _corrected(words: Words, clean: Slot | None) -> Words:
 
 
 def is_span(tail: int, head: int, room: int) -> bool:
-    """Whether a ring's frames can lie between two positions, which anybody may have written."""
+    """Whether a ring's frames can be between two positions, which are not trusted."""
     return room <= tail <= head <= tail + room and head < 1 << 62 and (tail | head) % L.ALIGN == 0
 
 
 def _past_slack(at: int, room: int) -> int:
-    """The position itself, or, where no header fits any more, the start of the next lap."""
+    """The position itself or, if no header fits there, the start of the next lap."""
     left = room - at % room
     return at if left >= L.FRAME_HEADER_BYTES else at + left
 
 
 def _as_slot(words: Words | None, header: Header) -> Slot | None:
-    """What a control that is not to be trusted says, as a checkpoint; None if it makes no sense."""
+    """An untrusted control as a checkpoint; None if it makes no sense."""
     if words is None:
         return None
     slot = slot_of(words, 0)
@@ -243,7 +245,7 @@ def _as_slot(words: Words | None, header: Header) -> Slot | None:
 
 
 def _is_intact(m: RingMap, slot: Slot) -> bool:
-    """Whether the last frame that a checkpoint knows of is still there."""
+    """Whether the last frame that a checkpoint names is still there."""
     found = m.frame_at(slot.last_frame, slot.tail, slot.head)
     if found is None:
         return False
@@ -257,7 +259,7 @@ def _is_intact(m: RingMap, slot: Slot) -> bool:
 def _is_credible(m: RingMap, slot: Slot) -> bool:
     """Whether no valid frame contradicts the checkpoint of a clean close.
 
-    If the last one is damaged, it is to be told by who reads it, and not to be dropped.
+    If the last one is damaged, readers must report it, and it must not be dropped.
     """
     if _past_slack(slot.tail, m.ring_bytes) >= slot.head:
         return True  # there is no frame
@@ -267,10 +269,10 @@ def _is_credible(m: RingMap, slot: Slot) -> bool:
 
 
 def _is_left_over(m: RingMap, slot: Slot, wrap: Wrap | None, first: Run | None) -> bool:
-    """Whether the last frame of ``slot`` is only there because later laps ended before it.
+    """Whether the last frame of ``slot`` is only left because later laps ended before it.
 
-    The wrap frame of such a lap tells; or, if that is overwritten, the frame that begins the
-    newest lap, if more lies between the two than the end of one lap.
+    The wrap frame of such a lap shows it; or, if that is overwritten, the frame that begins the
+    newest lap, if there is more between the two than the end of one lap.
     """
     room = m.ring_bytes
     if wrap is not None:
@@ -287,7 +289,7 @@ def _is_left_over(m: RingMap, slot: Slot, wrap: Wrap | None, first: Run | None) 
 
 
 def _is_whole(m: RingMap, slot: Slot) -> bool:
-    """Whether every frame is there that a checkpoint knows of."""
+    """Whether every frame that a checkpoint names is there."""
     walk, _, _ = m.walk_ring(slot.head, resume=Walked(offset=slot.tail, next_seq=0))
     return bool(walk.offset == slot.head and walk.next_seq == slot.last_seq + 1)
 
@@ -297,8 +299,8 @@ def _from_anchors(
 ) -> Ends | None:
     """The ends by walking from an anchor; None if there is none."""
     if witness is not None:
-        behind = all(s.last_frame < witness.tail for s in slots)
-        if not slots or (behind and _is_whole(m, witness)):
+        dropped = all(s.last_frame < witness.tail for s in slots)
+        if not slots or (dropped and _is_whole(m, witness)):
             return _around(m, header, witness, None)
     if not slots:
         return None
@@ -307,7 +309,7 @@ def _from_anchors(
 
 
 def _around(m: RingMap, header: Header, at: Slot, anchor: Slot | None) -> Ends | None:
-    """The ends of the run of frames that has the last one of ``at`` in it."""
+    """The ends of the run of frames that contains the last one of ``at``."""
     room, frame = header.ring_bytes, at.last_frame
     walk, _, _ = m.walk_ring(frame + room, resume=Walked(offset=frame, next_seq=0))
     floor = max(room, walk.offset - room)
@@ -316,7 +318,7 @@ def _around(m: RingMap, header: Header, at: Slot, anchor: Slot | None) -> Ends |
 
 
 def _run(m: RingMap, header: Header, tail: int, limit: int, anchor: Slot | None) -> Ends | None:
-    """The ends of the run of frames that begins at ``tail``; None if no whole batch does."""
+    """The ends of the run of frames that begins at ``tail``; None if there is no complete batch."""
     walk, _, _ = m.walk_ring(limit, resume=Walked(offset=tail, next_seq=0))
     if not walk.next_seq:
         return None
@@ -328,12 +330,12 @@ def _from_runs(
 ) -> Ends:
     """The ends of the newest run of valid frames; of an empty ring if there is none.
 
-    Which lap it was is not known any more, so it becomes one behind all that anybody speaks of.
+    Its lap is no longer known, so it becomes one after all laps that are named anywhere.
     """
     room = header.ring_bytes
     said = slots if witness is None else [*slots, witness]
     lap = max([room, *(-(-s.head // room) * room for s in said)])
-    begun: list[tuple[int, int, int]] = []  # seq behind it, its length, position of its start
+    begun: list[tuple[int, int, int]] = []  # seq after it, its length, position of its start
     first = next((r for r in runs if r[0] == 0), None)
     for start, end, _, next_seq, to_the_end in runs:
         begun.append((next_seq, end - start, lap + start))
@@ -357,16 +359,16 @@ def _from_runs(
 
 
 def clear_rest(ends: Ends, live: Control | None, *, due: bool) -> None:
-    """Zero what lies behind the head, on the device.
+    """Zero the bytes after the head, and sync.
 
     The caller holds LOCK_EX or the write lock. If a repair is ``due``, even zeros are synced:
-    whoever wrote them may have died before its sync.
+    the process that wrote them may have died before its sync.
     """
     dirty = ends.map.zero_from(ends.head, ends.stop)
     if dirty:
         _core.fail_point("repair.zeroed")
         logger.info(
-            "%s: removed an unfinished append behind seq %d",
+            "%s: removed an unfinished append after seq %d",
             ends.map.path,
             ends.walk.next_seq - 1,
         )
@@ -376,7 +378,7 @@ def clear_rest(ends: Ends, live: Control | None, *, due: bool) -> None:
 
 
 def pieces(ends: Ends) -> Iterator[tuple[int, int]]:
-    """The parts of the file that hold the frames, as offsets."""
+    """The ranges of the file that contain the frames, as offsets."""
     start, room, at = ends.tail, ends.header.ring_bytes, ends.header.data_offset
     while start < ends.head:
         n = min(room - start % room, ends.head - start)

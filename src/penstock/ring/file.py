@@ -1,18 +1,17 @@
 """The file of a ring: its header and checkpoints, making one and mapping one.
 
-Everything read from disk is checked here before anyone trusts it. Where the frames begin and end
-is the business of `ends`.
+Everything read from disk is checked here before it is trusted. `ending` finds where the frames
+begin and end.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import struct
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from penstock import _core, headers
+from penstock import _core, headers, tunables
 from penstock import layout as L
 from penstock._core import RingMap
 from penstock.errors import (
@@ -24,21 +23,20 @@ from penstock.errors import (
     Usage,
     from_os,
 )
-from penstock.handle.control import Place
-from penstock.headers import page_is_good, seal_page
+from penstock.handle.control import ControlPlace
+from penstock.headers import is_good, seal, take_apart
 from penstock.segments.leftovers import begins_as
 from penstock.segments.segment import pages
 from penstock.settings import Settings
 from penstock.system import files
 
-ROOM_MIN = 8 << 10  # bytes for frames, whatever the index takes
-UNFINISHED = ".unfinished"  # how the name ends of a ring that is being made
-_HEADER = struct.Struct("<16sQIIQQQQIIQQII")
-_SLOT = struct.Struct("<8s10Q")
+ROOM_MIN = 8 << 10  # minimum bytes for frames, besides the index
+UNFINISHED = ".unfinished"  # ends the name of a ring that is being made
+_VERSIONS = range(L.RING_VERSION_OLDEST, L.RING_VERSION + 1)
 
 
 def is_ring(path: str) -> bool:
-    """Whether a path leads to a file with the header of a ring, or with a copy of one."""
+    """Whether a path is a file with the header of a ring, or with a copy of one."""
     if not files.is_file(path):
         return False
     path = os.path.realpath(path)
@@ -55,9 +53,9 @@ def is_ring(path: str) -> bool:
         files.close(fd)
 
 
-def place_of(path: str) -> Place:
-    """Where control is: in a page of the ring itself."""
-    return Place(str(path), path, L.RING_CONTROL_OFFSET)
+def place_of(path: str) -> ControlPlace:
+    """The place of control: a page of the ring itself."""
+    return ControlPlace(str(path), path, L.RING_CONTROL_OFFSET)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +63,8 @@ class Header:
     """The first page of a ring."""
 
     uuid: bytes
-    base_seq: int  # of the first event that was appended to this file, or is yet to be
-    generation: int  # above 0: seqs may be missing between the frames
+    base_seq: int  # seq of the first event of this file, appended or to come
+    generation: int  # above 0: seqs may be missing between frames
     created_ns: int
     file_bytes: int
     index_capacity: int
@@ -78,7 +76,7 @@ class Header:
 
     @property
     def data_offset(self) -> int:
-        """Where the room for frames begins."""
+        """Where the area for frames begins."""
         return L.RING_INDEX_OFFSET + pages(self.index_capacity * L.RING_SLOT_BYTES)
 
     @property
@@ -88,90 +86,65 @@ class Header:
 
     @property
     def reserve(self) -> int:
-        """Bytes that events leave for settings, unless the ring drops its oldest ones."""
-        share = self.ring_bytes // L.RING_RESERVE_SHARE
-        return max(L.RING_RESERVE_MIN, min(L.RING_RESERVE_MAX, share)) // L.ALIGN * L.ALIGN
+        """Bytes that events leave for settings, unless the ring drops its oldest events."""
+        share = self.ring_bytes // tunables.RING_RESERVE_SHARE
+        share = max(tunables.RING_RESERVE_MIN, min(tunables.RING_RESERVE_MAX, share))
+        return share // L.ALIGN * L.ALIGN
 
     def pack(self) -> bytes:
         """The page as it is on disk."""
-        page = bytearray(L.PAGE)
-        page[: len(L.RING_MAGIC)] = L.RING_MAGIC
-        struct.pack_into("<II", page, L.HEADER_VERSION, L.RING_VERSION, L.BYTE_ORDER_MARK)
-        _HEADER.pack_into(
-            page,
-            L.HEADER_UUID,
-            self.uuid,
-            self.base_seq,
-            0,
-            self.generation,
-            self.created_ns,
-            self.file_bytes,
-            self.data_offset,
-            L.RING_INDEX_OFFSET,
-            self.index_capacity,
-            L.RING_SLOT_BYTES,
-            self.prior_append_ns,
-            self.prior_event_max_ns,
-            L.HEADER_FLAG_MONOTONE if self.monotone else 0,
-            len(self.settings),
+        return seal(
+            L.HEADER,
+            magic=L.RING_MAGIC,
+            version=L.RING_VERSION,
+            byte_order=L.BYTE_ORDER_MARK,
+            uuid=self.uuid,
+            base_seq=self.base_seq,
+            generation=self.generation,
+            created_ns=self.created_ns,
+            segment_bytes=self.file_bytes,
+            data_offset=self.data_offset,
+            index_offset=L.RING_INDEX_OFFSET,
+            index_capacity=self.index_capacity,
+            index_step=L.RING_SLOT_BYTES,
+            prior_append_ns=self.prior_append_ns,
+            prior_event_max_ns=self.prior_event_max_ns,
+            flags=L.HEADER_FLAG_MONOTONE if self.monotone else 0,
+            settings_len=len(self.settings),
+            settings=self.settings,
         )
-        page[L.HEADER_SETTINGS : L.HEADER_SETTINGS + len(self.settings)] = self.settings
-        seal_page(page, L.HEADER_CRC)
-        return bytes(page)
 
     @classmethod
     def unpack(cls, page: bytes, path: str) -> Header:
-        """Check and take apart a header page, or a copy of one."""
-        if len(page) not in (L.PAGE, L.COPY_BYTES) or not page.startswith(L.RING_MAGIC):
-            raise Corrupt(f"{path}: this is not a ring: it does not begin as one", path=path)
-        version, order = struct.unpack_from("<II", page, L.HEADER_VERSION)
-        if order != L.BYTE_ORDER_MARK:
-            raise UnsupportedVersion(
-                f"{path}: written in another byte order ({order:#x})", path=path
-            )
-        if not L.RING_VERSION_OLDEST <= version <= L.RING_VERSION:
-            raise UnsupportedVersion(
-                f"{path}: a ring of version {version}; this Penstock reads versions "
-                f"{L.RING_VERSION_OLDEST} to {L.RING_VERSION}",
-                path=path,
-            )
-        if not page_is_good(page, len(page) - 4):
-            raise Corrupt(f"{path}: the checksum of its header does not match", path=path, offset=0)
-        fields = _HEADER.unpack_from(page, L.HEADER_UUID)
-        uuid, base, _, generation, created, size, data, index, capacity, slot = fields[:10]
-        prior_append, prior_event, flags, settings_len = fields[10:]
+        """Check and unpack a header page, or a copy of one."""
+        fields = take_apart(page, path, L.RING_MAGIC, "ring", _VERSIONS, "a ring of version")
+        own = ("file_bytes", "monotone")
         header = cls(
-            uuid=uuid,
-            base_seq=base,
-            generation=generation,
-            created_ns=created,
-            file_bytes=size,
-            index_capacity=capacity,
-            prior_append_ns=prior_append,
-            prior_event_max_ns=prior_event,
-            monotone=bool(flags & L.HEADER_FLAG_MONOTONE),
-            settings=page[L.HEADER_SETTINGS : L.HEADER_SETTINGS + settings_len],
-            version=version,
+            **{name: fields[name] for name in cls.__slots__ if name not in own},
+            file_bytes=fields["segment_bytes"],
+            monotone=bool(fields["flags"] & L.HEADER_FLAG_MONOTONE),
         )
         sane = (
-            1 <= base <= L.SEQ_MAX
-            and L.RING_BYTES_MIN <= size <= L.RING_BYTES_MAX
-            and (data, index, slot) == (header.data_offset, L.RING_INDEX_OFFSET, L.RING_SLOT_BYTES)
+            1 <= header.base_seq <= L.SEQ_MAX
+            and L.RING_BYTES_MIN <= header.file_bytes <= L.RING_BYTES_MAX
+            and fields["data_offset"] == header.data_offset
+            and fields["index_offset"] == L.RING_INDEX_OFFSET
+            and fields["index_step"] == L.RING_SLOT_BYTES
             and header.ring_bytes >= ROOM_MIN
-            and settings_len <= L.SETTINGS_BYTES_MAX
+            and fields["settings_len"] <= L.SETTINGS_BYTES_MAX
         )
         if not sane:
-            raise Corrupt(f"{path}: its header contradicts itself", path=path, offset=0)
+            raise Corrupt(f"{path}: its header is not consistent", path=path, offset=0)
         return header
 
 
 def check_shape(file_bytes: int, index: int | None) -> int:
-    """Refuse sizes that make no ring; how many slots its index has."""
+    """Refuse invalid sizes of a ring; returns the number of slots of its index."""
     if not L.RING_BYTES_MIN <= file_bytes <= L.RING_BYTES_MAX:
         raise Usage(
-            f"a ring of {file_bytes} bytes; it has from {L.RING_BYTES_MIN} to {L.RING_BYTES_MAX}"
+            f"ring must be from {L.RING_BYTES_MIN} to {L.RING_BYTES_MAX} bytes, got {file_bytes}"
         )
-    capacity = file_bytes // L.RING_INDEX_SHARE if index is None else index
+    capacity = file_bytes // tunables.RING_INDEX_SHARE if index is None else index
     room = file_bytes - L.RING_INDEX_OFFSET - pages(capacity * L.RING_SLOT_BYTES)
     if room < ROOM_MIN:
         raise Usage(
@@ -183,7 +156,7 @@ def check_shape(file_bytes: int, index: int | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A checkpoint: once its sync has returned, frames up to ``head`` are on the device."""
+    """A checkpoint: once its sync has returned, frames up to ``head`` are on disk."""
 
     generation: int
     head: int
@@ -198,59 +171,54 @@ class Slot:
     clean: bool
 
     def pack(self) -> bytes:
-        """The 512 bytes that stand at the start of a checkpoint page."""
-        data = bytearray(L.SLOT_BYTES)
-        _SLOT.pack_into(
-            data,
-            0,
-            L.SLOT_MAGIC,
-            self.generation,
-            self.head,
-            self.last_frame,
-            self.last_seq,
-            self.last_append_ns,
-            self.settings_position,
-            self.tail,
-            self.event_max_ns,
-            (L.SLOT_FLAG_MONOTONE if self.monotone else 0)
+        """The 512 bytes at the start of a checkpoint page."""
+        return seal(
+            L.SLOT,
+            magic=L.SLOT_MAGIC,
+            generation=self.generation,
+            offset=self.head,
+            last_frame=self.last_frame,
+            last_seq=self.last_seq,
+            last_append_ns=self.last_append_ns,
+            settings_offset=self.settings_position,
+            index_count=self.tail,
+            event_max_ns=self.event_max_ns,
+            flags=(L.SLOT_FLAG_MONOTONE if self.monotone else 0)
             | (L.SLOT_FLAG_CLEAN if self.clean else 0),
-            self.producer_position,
+            producer_offset=self.producer_position,
         )
-        seal_page(data, L.SLOT_CRC)
-        return bytes(data)
 
     @classmethod
     def unpack(cls, data: bytes, header: Header | None) -> Slot | None:
-        """The slot, or None if it is not valid for a ring with that header, where there is one."""
+        """The slot, or None if it is not valid for a ring with that header, if given."""
         if len(data) < L.SLOT_BYTES or data[: len(L.SLOT_MAGIC)] != L.SLOT_MAGIC:
             return None
-        if not page_is_good(data, L.SLOT_CRC):
+        if not is_good(L.SLOT, data):
             return None
-        generation, head, last_frame, last_seq, append_ns, settings, tail, event_max, flags, who = (
-            _SLOT.unpack_from(data)[1:]
-        )
+        fields = L.SLOT.unpack(data)
         slot = cls(
-            generation=generation,
-            head=head,
-            last_frame=last_frame,
-            last_seq=last_seq,
-            last_append_ns=append_ns,
-            settings_position=settings,
-            tail=tail,
-            event_max_ns=event_max,
-            producer_position=who,
-            monotone=bool(flags & L.SLOT_FLAG_MONOTONE),
-            clean=bool(flags & L.SLOT_FLAG_CLEAN),
+            generation=fields["generation"],
+            head=fields["offset"],
+            last_frame=fields["last_frame"],
+            last_seq=fields["last_seq"],
+            last_append_ns=fields["last_append_ns"],
+            settings_position=fields["settings_offset"],
+            tail=fields["index_count"],
+            event_max_ns=fields["event_max_ns"],
+            producer_position=fields["producer_offset"],
+            monotone=bool(fields["flags"] & L.SLOT_FLAG_MONOTONE),
+            clean=bool(fields["flags"] & L.SLOT_FLAG_CLEAN),
         )
         if header is None:
             return slot
-        frames = (last_frame, settings, who)
+        tail, head = slot.tail, slot.head
+        frames = (slot.last_frame, slot.settings_position, slot.producer_position)
         inside = (
-            0 < generation < L.SEQ_MAX
+            0 < slot.generation < L.SEQ_MAX
             and header.ring_bytes <= tail <= head <= tail + header.ring_bytes
             and head < 1 << 62
             and (head | tail) % L.ALIGN == 0
-            and last_seq < L.SEQ_MAX
+            and slot.last_seq < L.SEQ_MAX
             and all(at % L.ALIGN == 0 and at < head for at in frames)
         )
         return slot if inside else None
@@ -258,7 +226,7 @@ class Slot:
 
 def first_slot(header: Header) -> Slot:
     """The checkpoint of a ring without frames."""
-    start = header.ring_bytes  # so that no frame is at position 0, which means none
+    start = header.ring_bytes  # so that no frame is at position 0, which means no frame
     return Slot(
         generation=1,
         head=start,
@@ -322,10 +290,10 @@ def make_file(path: str, header: Header, mode: int) -> int:
 
 
 def create(path: str, header: Header, mode: int) -> bool:
-    """Make an empty ring, whole and on the device when it gets its name; False if one was there.
+    """Make an empty ring, complete and synced when it gets its name; False if one exists.
 
-    It is made under a name of its own. Whoever makes one holds a lock on it, so that what a dead
-    process left is known by its lock being free, and swept.
+    It is made under a temporary name and locked by its process, so that a file of a dead process is
+    recognised by its free lock, and deleted.
     """
     sweep(path)
     temporary = f"{path}.{os.urandom(4).hex()}{UNFINISHED}"
@@ -347,7 +315,7 @@ def create(path: str, header: Header, mode: int) -> bool:
 
 
 def sweep(path: str) -> None:
-    """Delete what processes left that died making this ring."""
+    """Delete files of processes that died while making this ring."""
     directory, name = os.path.split(path)
     try:
         names = files.list_dir(directory or ".")
@@ -367,14 +335,14 @@ def _is_unfinished(name: str, ring: str) -> bool:
 
 def _sweep_one(path: str, ring: str) -> None:
     if not begins_as(path, L.RING_MAGIC):
-        return  # not ours
+        return  # not a file of Penstock
     try:
         fd = files.open_file(path, write=True)
     except PenstockError:
-        return  # gone by now
+        return  # it is gone already
     try:
-        # A second name of the ring itself is of one who died between giving it its own and taking
-        # this one away; its lock may be held by those who use the ring.
+        # A process that died between linking the final name and deleting this one leaves it as a
+        # second name of the ring, whose lock its users may hold.
         if files.same_file(fd, ring) or files.lock_exclusive(fd, path):
             files.unlink(path)
     finally:
@@ -382,7 +350,7 @@ def _sweep_one(path: str, ring: str) -> None:
 
 
 def read_header(fd: int, path: str) -> Header:
-    """The checked header of an open ring, or the copy of it that counts."""
+    """The checked header of an open ring, or the copy that is used."""
     return headers.read(fd, Header.unpack, L.RING_COPY_VERSION, path)
 
 
@@ -398,7 +366,7 @@ def map_ring(path: str, *, write: bool = False) -> tuple[RingMap, Header]:
                 offset=files.size(fd, path),
             )
         if write:
-            # It may be a copy with holes in it; a store into a hole of a full disk is a SIGBUS.
+            # It may be a copy with holes; a store into a hole on a full disk raises SIGBUS.
             files.allocate(fd, 0, header.file_bytes, path)
     except BaseException:
         files.close(fd)
@@ -407,7 +375,7 @@ def map_ring(path: str, *, write: bool = False) -> tuple[RingMap, Header]:
 
 
 def as_map(fd: int, path: str, header: Header, *, write: bool) -> RingMap:
-    """The map of an open ring with that header; it owns the descriptor from now on."""
+    """The map of an open ring with that header; it then owns the descriptor."""
     m = RingMap(fd, str(path), header.file_bytes, write)
     m.settings = header.settings
     m.base_seq = header.base_seq

@@ -1,24 +1,23 @@
-"""Who appended what last to a ring.
+"""The last append of each producer to a ring.
 
-Each producer frame tells how far back the one before it is. Before going back could lead to what
-is overwritten, a frame is appended that holds the whole table.
+Each producer frame says how far back the one before it is. Before that chain could lead to
+overwritten frames, a frame with the complete table is appended.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
+from typing import TypeAlias
 
 from penstock import layout as L
 from penstock.handle.producers import Done, News, Table
 
-Frame = tuple[int, int, bytes | None, bytes]
-
-_FRAME = struct.Struct("<QII")
+Frame: TypeAlias = tuple[int, int, bytes | None, bytes]
+FrameAt: TypeAlias = Callable[[int], Frame | None]  # by its position; None if it is gone
 
 
 class Follower:
-    """One handle's copy of the table, kept up to date with what other processes append."""
+    """One handle's copy of the table, updated with what other processes append."""
 
     def __init__(self) -> None:
         self._table = Table()
@@ -26,21 +25,19 @@ class Follower:
 
     @property
     def position(self) -> int:
-        """Where the newest producer frame is that the table knows of."""
+        """The position of the newest producer frame in the table."""
         return self._newest
 
     def learn(self, news: News | None) -> None:
-        """Take in what this handle itself appended since ``position``."""
+        """Add what this handle itself appended since ``position``."""
         if news is not None:
             self._newest = news[0]
             self._table.learn(news[1])
 
-    def up_to(
-        self, frame_at: Callable[[int], Frame | None], newest: int, tail: int
-    ) -> Table | None:
-        """The table behind the frame at ``newest``; None if frames are gone on the way there.
+    def up_to(self, frame_at: FrameAt, newest: int, tail: int) -> Table | None:
+        """The table after the frame at ``newest``; None if frames on the way there are gone.
 
-        What leads to before ``tail`` was lost with the power, and the table is what was not.
+        Frames before ``tail`` were lost with the power; the table has the others.
         """
         chain: list[Frame] = []
         at = newest
@@ -54,9 +51,9 @@ class Follower:
             chain.append(frame)
             if frame[0] == L.KIND_PRODUCERS:
                 break
-            if frame[0] != L.KIND_PRODUCER or len(frame[3]) != _FRAME.size:
+            if frame[0] != L.KIND_PRODUCER or len(frame[3]) != L.PRODUCER_BYTES:
                 return None
-            back = _FRAME.unpack(frame[3])[2]
+            back = L.PRODUCER.get(frame[3], "previous")
             if back > at:
                 return None
             at = at - back if back else 0
@@ -67,7 +64,7 @@ class Follower:
             if kind == L.KIND_PRODUCERS:
                 table = Table.unpack(value, "a ring")
             elif who:
-                n, count, _ = _FRAME.unpack(value)
+                n, count, _ = L.PRODUCER.form.unpack(value)
                 table.note(who, Done(n, seq, count))
         self._table, self._newest = table, newest
         return table

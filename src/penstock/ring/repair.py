@@ -1,40 +1,36 @@
 """Repair of a ring: a new file with every event that is still valid, under its own seq.
 
-The valid frames are copied one behind the other, so that the new ring has one lap, which begins
+The valid frames are copied one after the other, so that the new ring has one lap, which begins
 with the oldest. It never changes the file that it reads from. In place, under LOCK_EX:
 
-1. Write the new ring beside the old one, on the device.
+1. Write the new ring beside the old one, and sync it.
 2. Keep the old one as ``<name>.damaged-<time>.bin``.
-3. Give the new one its name; have the names on the device.
+3. Give the new one its name; sync the names.
 
-Whoever dies before 3 leaves the old ring as it was, and a file that the next repair sweeps.
+A process that dies before 3 leaves the old ring as it was, and a file that the next repair deletes.
 """
 
 from __future__ import annotations
 
 import os
-import struct
 from dataclasses import replace
 
 from penstock import _core
 from penstock import layout as L
 from penstock._core import RingMap, Walked
 from penstock.errors import AlreadyExists, Busy, Corrupt, Internal, UnsupportedVersion, Usage
+from penstock.report import Plan, Progress, Step
 from penstock.ring.ending import Ends
 from penstock.ring.file import UNFINISHED, Header, as_map, make_file, sweep, write_slot
 from penstock.ring.verify import Findings, survey
-from penstock.segments.check.rebuild import mode_of
-from penstock.segments.check.repair import Plan, Step
-from penstock.segments.check.verify import Progress
+from penstock.segments.check.rebuild import control_frame, mode_of
 from penstock.settings import Settings
 from penstock.system import files
 from penstock.system.forks import Begun
 
-_FRAME = struct.Struct("<IIQQIIHHHBB")
-
 
 def repair(path: str, to: str | None, in_place: bool, progress: Progress | None) -> Plan:
-    """Say how the ring at ``path`` can be repaired, and do it if told where."""
+    """Plan the repair of the ring at ``path``, and do it if ``to`` or ``in_place`` is given."""
     if to is not None and in_place:
         raise Usage("repair works in place or to a new file, not both")
     if in_place:
@@ -52,7 +48,7 @@ def _plan(found: Findings, target: str | None) -> Plan:
     kinds = sorted({p.kind for p in found.problems if p.severity == "damage"})
     steps: list[Step] = []
     if kinds:
-        message = f"its {', '.join(kinds)} is damaged; {found.count} events"
+        message = f"damaged: {', '.join(kinds)}; {found.count} events"
         steps.append(Step("rebuild", os.path.basename(found.path), message))
     lost = sorted(p.lost for p in found.problems if p.lost is not None)
     return Plan(found.path, target, tuple(steps), tuple(lost), found.count if kinds else 0)
@@ -75,23 +71,23 @@ def _new_header(found: Findings) -> Header:
     header = found.header
     assert header is not None
     first = found.walk.first_seq if found.count else found.next_seq
-    # A control frame that is left may speak of an event behind it that is not.
+    # A control frame that is left may name an event after it that is lost.
     lost = any(problem.lost is not None for problem in found.problems)
     dense = not lost and (not found.count or found.next_seq - first == found.count)
     generation = header.generation
     if found.guessed:
         generation = 0 if dense else 1
     elif not dense:
-        generation = min(generation + 1, 0xFFFFFFFF)
+        generation = min(generation + 1, L.GENERATION_MAX)
     if found.guessed or not found.count:
         header = replace(header, base_seq=first)
     return replace(header, generation=generation, settings=_settings_of(found, header))
 
 
 def _settings_of(found: Findings, header: Header) -> bytes:
-    """The settings for the new header: the old one's, else the newest frame's, else the usual.
+    """The settings for the new header: the old one's, else the newest frame's, else the defaults.
 
-    A header that was guessed has no settings of its own.
+    A guessed header has no settings.
     """
     frame = None
     if found.map is not None and found.walk.settings_offset:
@@ -106,13 +102,6 @@ def _settings_of(found: Findings, header: Header) -> bytes:
     return Settings().to_json()
 
 
-def _pad_frame(seq: int, append_ns: int, back: int) -> bytes:
-    """A frame without meaning, but that ``seq`` is the next one."""
-    frame = bytearray(_FRAME.pack(1, 0, seq, append_ns, back, 0, L.NO_KEY, 0, 0, L.KIND_PAD, 0))
-    struct.pack_into("<I", frame, L.FRAME_CRC, _core.crc32c(memoryview(frame)[L.FRAME_SEQ :]))
-    return bytes(frame)
-
-
 def _fill(found: Findings, out: RingMap, header: Header) -> Ends:
     """Copy the valid frames into an empty ring, and walk over them; they are not synced yet."""
     source = found.map
@@ -120,11 +109,14 @@ def _fill(found: Findings, out: RingMap, header: Header) -> Ends:
     _core.check_ring(source, found.start, found.head, holes=found.header.generation > 0, out=out)
     ends = _walk(out, header)
     if ends.walk.count != found.count:
-        raise Internal(f"{out.path}: what was written is not what was read; please report it")
+        raise Internal(
+            f"{out.path}: the written frames do not match those that were read; please report it"
+        )
     if found.count and ends.next_seq < found.next_seq:
-        # The newest events are lost. Their seqs are not given out again.
+        # The newest events are lost. Their seqs are not used again: a pad frame
+        # carries the next one.
         back = ends.head - ends.walk.last_frame
-        frame = _pad_frame(found.next_seq, ends.walk.last_append_ns, back)
+        frame = control_frame(L.KIND_PAD, found.next_seq, ends.walk.last_append_ns, back)
         offset = header.data_offset + ends.head % header.ring_bytes
         files.write_at(out.fd, frame, offset, out.path)
         ends = _walk(out, header)
@@ -144,7 +136,7 @@ def _walk(out: RingMap, header: Header) -> Ends:
 
 
 def _write(found: Findings, temporary: str, mode: int) -> int:
-    """Make the repaired ring under a temporary name, on the device; a descriptor that locks it."""
+    """Make and sync the repaired ring under a temporary name; a descriptor that locks it."""
     header = _new_header(found)
     fd = make_file(temporary, header, mode)
     held = -1
@@ -157,7 +149,7 @@ def _write(found: Findings, temporary: str, mode: int) -> int:
             files.close(fd)
             raise
         ends = _fill(found, out, header)
-        files.sync_data(held, temporary)  # a checkpoint speaks of frames that are on the device
+        files.sync_data(held, temporary)  # a checkpoint must only cover frames that are on disk
         write_slot(held, ends.slot(2, clean=True), temporary)
         files.sync_data(held, temporary)
     except BaseException:
@@ -176,7 +168,7 @@ def _to_file(found: Findings, target: str) -> None:
     """Write the repaired ring to a new file, which gets its name last."""
     if files.exists(target):
         raise AlreadyExists(
-            f"{target}: something is there already; give the path of a new file", filename=target
+            f"{target}: this path exists already; give that of a new file", filename=target
         )
     temporary = _temporary(target)
     held = _write(found, temporary, mode_of(found.path, 0o600))
@@ -192,7 +184,7 @@ def _to_file(found: Findings, target: str) -> None:
 def _in_place(path: str, progress: Progress | None) -> Plan:
     fd = files.open_file(path, write=False)
     try:
-        with _core.Opening(fd):
+        with _core.FlockBlock(fd):
             return _alone(path, fd, progress)
     finally:
         files.close(fd)
@@ -201,8 +193,8 @@ def _in_place(path: str, progress: Progress | None) -> Plan:
 def _alone(path: str, fd: int, progress: Progress | None) -> Plan:
     if not files.lock_exclusive(fd, path) or not files.same_file(fd, path):
         raise Busy(
-            f"{path}: somebody has the log open; close it in every process, or repair it to a "
-            "new file"
+            f"{path}: another process has the log open; close it in every process, or repair it to "
+            "a new file"
         )
     sweep(path)
     begun = Begun("repair")

@@ -1,44 +1,69 @@
-"""A ring's events in a new file: how a ring gets another size, and how it is copied.
+"""Copy a ring's events to a new file, for a resize or a backup.
 
-The copy has the events, from the start of its first lap on, and behind them one producers frame, if
-the ring knows of any: there it is not in the way of the next one. It ends in a checkpoint that says
-so; when that is on the device, with all it speaks of, the file gets its name.
+The copy has the events, from the start of its first lap on, and after them one producers frame, if
+there are producers: there it does not obstruct the next one. It ends in a checkpoint; when that and
+all that it covers is on disk, the file gets its name.
 """
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from penstock import _core, headers
 from penstock import layout as L
 from penstock._core import LogCore, RingMap
 from penstock.errors import Full
+from penstock.handle import control
 from penstock.handle.producers import Table
 from penstock.ring.file import Header, Slot, make_file, map_ring, write_slot
+from penstock.ring.producers import Follower
 from penstock.settings import Settings
 from penstock.system import files
+from penstock.system.messages import logger
 
-logger = logging.getLogger("penstock")
+if TYPE_CHECKING:
+    from penstock.handle.handle import Handle
+    from penstock.ring.storage import RingStorage
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """What to copy: events between two positions of an open ring, and what it says of itself."""
+class CopySource:
+    """What to copy: events between two positions of an open ring, and its state."""
 
     log: LogCore
     tail: int
     head: int
     next_seq: int
     last_append_ns: int
-    producers: Table | None  # None: there are none
-    keep_all: bool = False  # refuse a copy that has not room for all events
+    producers: Table | None  # None: no producers
+    keep_all: bool = False  # refuse a copy without room for all events
 
 
-def write_copy(source: Source, path: str, header: Header, mode: int) -> int | None:
-    """Make the file of a ring with the newest events that fit it; the seq behind the last one.
+def source_of(handle: Handle, storage: RingStorage) -> CopySource:
+    """Everything that is in the ring now."""
+    attached, static = handle._ctl, storage.static
+    if attached is not None:
+        words = control.words_of_log(attached)
+    elif static is not None:
+        words = static.words()
+    else:
+        raise handle._closed_error()
+    newest, tail = words[L.C_PRODUCER_POS], words[L.C_TAIL]
+    return CopySource(
+        log=handle,
+        tail=tail,
+        head=words[L.C_HEAD],
+        next_seq=words[L.C_NEXT_SEQ],
+        last_append_ns=words[L.C_LAST_APPEND_NS],
+        producers=Follower().up_to(storage.frame_at(handle), newest, tail) if newest else None,
+    )
 
-    It is on the device when this returns, but not its name. None, and no file, if events were
+
+def write_copy(source: CopySource, path: str, header: Header, mode: int) -> int | None:
+    """Make the file of a ring with the newest events that fit; the seq after the last one.
+
+    The file is synced when this returns, but not its name. None, and no file, if events were
     overwritten before they were copied.
     """
     files.close(make_file(path, header, mode))
@@ -59,8 +84,8 @@ def write_copy(source: Source, path: str, header: Header, mode: int) -> int | No
     return slot.last_seq + 1
 
 
-def _fill(source: Source, target: RingMap, header: Header) -> tuple[Header, Slot] | None:
-    """Copy the events; the header and the checkpoint that go with them."""
+def _fill(source: CopySource, target: RingMap, header: Header) -> tuple[Header, Slot] | None:
+    """Copy the events; returns the header and the checkpoint for them."""
     start = target.ring_bytes
     room, table = start, b""
     if Settings.from_json(header.settings, target.path).when_full != "drop":
@@ -68,14 +93,14 @@ def _fill(source: Source, target: RingMap, header: Header) -> tuple[Header, Slot
     if source.producers is not None:
         table = source.producers.pack(start // L.PRODUCERS_SHARE)
         room -= _core.frame_bytes(len(table))
-    measured = source.log._copy_events(None, source.tail, source.head, 0, 0, 0, False)
+    measured = _core.copy_events(source.log, None, source.tail, source.head, 0, 0, 0, False)
     if measured is None:
         return None
     _, nbytes, lost = measured
     drop = max(0, nbytes - room)
     if drop and source.keep_all:
-        raise Full(f"{target.path}: a copy of this size has no room for all events of the ring")
-    copied = source.log._copy_events(target, source.tail, source.head, start, 0, drop, lost)
+        raise Full(f"{target.path}: a copy of this size does not fit all events of the ring")
+    copied = _core.copy_events(source.log, target, source.tail, source.head, start, 0, drop, lost)
     if copied is None:
         return None
     walk = copied[0]

@@ -1,14 +1,13 @@
-"""Verify of a ring: look at every byte that matters, and say in words what is wrong.
+"""Verify a ring: check every byte that matters, and report what is wrong.
 
 The file is read into private memory, as large as the file, and never mapped; nothing is changed.
-Both ends are found as an opener finds them, then every frame between them is checked. Beside
-writers, a part that was overwritten before it could be read is left out: it is not damage.
+Both ends are found as by an opener, then every frame between them is checked. Beside writers, a
+part that was overwritten before it could be read is left out: it is not damage.
 """
 
 from __future__ import annotations
 
 import os
-import struct
 from dataclasses import dataclass, field, replace
 
 from penstock import _core
@@ -17,38 +16,38 @@ from penstock._core import RingMap, Walked
 from penstock.errors import Corrupt, UnsupportedVersion, Usage
 from penstock.handle import control
 from penstock.handle.control import Peek, Words
-from penstock.headers import COPIES, Rot, page_is_good, settle
-from penstock.report import Problem, Report, Severity, many
+from penstock.headers import COPIES, Rot, is_good, weigh
+from penstock.report import Problem, Progress, Report, Severity, many
 from penstock.ring import ending as ring_ends
 from penstock.ring.ending import Ends
 from penstock.ring.file import ROOM_MIN, Header, Slot, as_map, place_of, read_slots
 from penstock.ring.producers import Follower
-from penstock.segments.check.frames import Source
+from penstock.segments.check.frames import FileSource
 from penstock.segments.check.judge import LOST_SETTINGS, REPAIR
-from penstock.segments.check.verify import Progress
 from penstock.settings import Settings
 from penstock.system import files
+from penstock.tunables import RING_INDEX_SHARE
 
 SLOTS = (L.SLOT_A_OFFSET, L.SLOT_B_OFFSET)
 ATTEMPTS = 3
 LOOKS = 20
 _STEP = 1 << 20
 
-Hole = tuple[int, str, int, bool, bool, int | None, int | None]  # as `check_ring` tells it
+Hole = tuple[int, str, int, bool, bool, int | None, int | None]  # as `check_ring` returns it
 
 
 @dataclass(slots=True)
 class Findings:
-    """All that there is in a ring's file: what repair works from."""
+    """All that was found in a ring's file; the input of repair."""
 
     path: str
-    live: bool = False  # somebody may be appending
+    live: bool = False  # a writer may be appending
     header: Header | None = None  # as read, or as guessed
     guessed: bool = False
     map: RingMap | None = None  # the private copy
-    start: int = 0  # frames were looked for from here
+    start: int = 0  # frames were searched from here
     head: int = 0  # to here
-    next_seq: int = 1  # what the next append gets
+    next_seq: int = 1  # the seq of the next append
     walk: Walked = field(default_factory=Walked)  # over the valid frames
     frames: int = 0
     bytes: int = 0
@@ -62,7 +61,7 @@ class Findings:
 
     @property
     def count(self) -> int:
-        """How many events are valid."""
+        """The number of valid events."""
         return self.walk.count
 
     def say(
@@ -98,7 +97,7 @@ def verify(path: str, progress: Progress | None) -> Report:
 
 
 def survey(path: str, progress: Progress | None = None) -> Findings:
-    """Look at the file, again if a writer came while this was at it."""
+    """Check the file; check again if a writer came meanwhile."""
     for _ in range(ATTEMPTS):
         look = _Look(path, progress)
         try:
@@ -116,7 +115,7 @@ def survey(path: str, progress: Progress | None = None) -> Findings:
 
 
 class _Look:
-    """One look at a ring."""
+    """One pass over a ring."""
 
     def __init__(self, path: str, progress: Progress | None) -> None:
         self.path = path
@@ -124,7 +123,7 @@ class _Look:
         self.done = 0
         self.found = Findings(path)
         self.rots: list[Rot] = []
-        self.source = Source(path, self._passed)
+        self.source = FileSource(path, self._passed)
 
     def _passed(self, nbytes: int) -> None:
         self.done += nbytes
@@ -132,7 +131,7 @@ class _Look:
             self.progress(min(self.done, self.source.size), self.source.size)
 
     def run(self) -> Findings:
-        """Read the file, find its ends, and check what lies between."""
+        """Read the file, find its ends, and check what is between them."""
         found = self.found
         header = self._header()
         if header is None:
@@ -172,15 +171,15 @@ class _Look:
         return found
 
     def _header(self) -> Header | None:
-        """The header, or one made from what else there is."""
+        """The header, or one made from the rest of the file."""
         found = self.found
         page = self.source.read(0, L.PAGE)
         copies = [self.source.read(at, L.COPY_BYTES) for at in COPIES]
         try:
-            header, self.rots = settle(Header.unpack, L.RING_COPY_VERSION, page, copies, self.path)
+            header, self.rots = weigh(Header.unpack, L.RING_COPY_VERSION, page, copies, self.path)
             return header
         except UnsupportedVersion as error:
-            if page_is_good(page, L.HEADER_CRC):
+            if is_good(L.HEADER, page):
                 found.say("version", "damage", f"{self._bare(error)}; use a newer Penstock")
                 return None
             why = self._bare(error)
@@ -191,11 +190,10 @@ class _Look:
         if guessed is None and not marked and not self.source.unreadable:
             raise Usage(f"{self.path}: is not a log: neither a directory nor a ring")
         found.guessed = True
-        message = "nothing says what it was; restore it from a copy"
+        message = "it cannot be rebuilt; restore it from a copy"
         if guessed is not None:
             message = (
-                f"repair makes one from what the frames say; {LOST_SETTINGS} are those of a new "
-                "ring then"
+                f"repair makes one from its frames; {LOST_SETTINGS} are then those of a new ring"
             )
         found.say("header", "damage", f"its header cannot be read ({why}); {message}", offset=0)
         return guessed
@@ -204,7 +202,7 @@ class _Look:
         return str(error).removeprefix(f"{self.path}: ")
 
     def _has_marks(self) -> bool:
-        """Whether a checkpoint or control stands where a ring has them."""
+        """Whether a checkpoint or control is where a ring has them."""
         marks = [(at, L.SLOT_MAGIC) for at in SLOTS] + [(L.RING_CONTROL_OFFSET, L.CONTROL_MAGIC)]
         return any(self.source.read(at, len(mark)) == mark for at, mark in marks)
 
@@ -217,14 +215,14 @@ class _Look:
             start += len(data)
 
     def _copy_live(self, fd: int, header: Header, peek: Peek) -> tuple[int, int, int] | None:
-        """Copy the frames that are published now; where they begin and end, and the next seq.
+        """Copy the frames that are published now; returns their bounds, and the next seq.
 
-        Writers store the tail before they overwrite. So what was read is right if the tail, looked
-        at afterwards, has not passed the place that it was read from.
+        Writers store the tail before they overwrite. So what was read is right if the tail, read
+        afterwards, has not passed the place that it was read from.
         """
         room = header.ring_bytes
         words = peek.words
-        for _ in range(LOOKS):  # one at the wrong moment has words of two appends
+        for _ in range(LOOKS):  # at a bad moment the words are those of two appends
             if is_sane(words, room):
                 break
             words = (control.peek(place_of(self.path)) or peek).words
@@ -236,7 +234,7 @@ class _Look:
             nbytes = min(_STEP, room - at % room, head - at)
             offset = header.data_offset + at % room
             data = self.source.read(offset, nbytes)
-            tail = self._word(L.C_TAIL)
+            tail = self._tail()
             if tail > at:
                 at = start = min(tail, head)
                 continue
@@ -244,15 +242,16 @@ class _Look:
             at += nbytes
         return start, head, words[L.C_NEXT_SEQ]
 
-    def _word(self, at: int) -> int:
-        return int.from_bytes(self.source.read(L.RING_CONTROL_OFFSET + at, 8), "little")
+    def _tail(self) -> int:
+        field = L.CONTROL.fields["tail"]
+        return field.unpack(self.source.read(L.RING_CONTROL_OFFSET + field.at, field.nbytes))
 
     def _ends(self, m: RingMap, header: Header, slots: list[Slot], peek: Peek | None) -> Ends:
-        """Find the ends of a ring that nobody writes to.
+        """Find the ends of a ring without a writer.
 
-        What was on the device once has to be there still, even where an opener would find less. But
-        what a checkpoint knew of may have been dropped since, and overwritten: then it is only
-        missed if nothing newer is there, or if nothing was written behind the checkpoint.
+        What was on disk once must still be there, even where an opener would find less. But frames
+        of a checkpoint may have been dropped since, and overwritten: then they are only missing if
+        there is nothing newer, or if nothing was written after the checkpoint.
         """
         found = self.found
         room = header.ring_bytes
@@ -262,13 +261,13 @@ class _Look:
         )
         claims = [(ends.tail, ends.head, ends.next_seq)]
         if hint is not None and is_sane(hint, room):
-            if not ends.by_control:  # what the frames bear out needs no other word
+            if not ends.by_control:  # confirmed by frames, it needs no other source
                 claims.append((hint[L.C_TAIL], hint[L.C_HEAD], hint[L.C_NEXT_SEQ]))
             if hint[L.C_RESERVED] > ends.head >= hint[L.C_HEAD]:
                 found.say(
                     "torn",
                     "normal",
-                    "an append was not finished, as a crash leaves it; the next open for writing "
+                    "an append was not finished, as after a crash; the next open for writing "
                     "removes it",
                     offset=self._offset(ends.head),
                     last_seq=ends.next_seq - 1,
@@ -277,10 +276,10 @@ class _Look:
             found.say(
                 "control",
                 "normal",
-                "its control contradicts itself; the next open makes it anew",
+                "its control is not consistent; the next open rebuilds it",
                 offset=L.RING_CONTROL_OFFSET,
             )
-        # The newer of two checkpoints may have reached the device before what it speaks of.
+        # The newer of two checkpoints may have reached the disk before its frames.
         clean = bool(slots) and slots[0].clean
         vouched = slots[:1] if clean else [s for s in slots[1:] if s.head > ends.head]
         if not ends.by_control:
@@ -311,7 +310,7 @@ class _Look:
             found.say(
                 "many",
                 "damage",
-                "is so full of damage that looking for valid frames was given up; restore it from "
+                "has so much damage that the search for valid frames was stopped; restore it from "
                 f"a copy, or {REPAIR}",
                 last_seq=walk.next_seq - 1,
             )
@@ -325,14 +324,14 @@ class _Look:
             message = f"{reason}; its events are read one by one; {REPAIR}"
             found.say("batch", "damage", message, offset=offset, last_seq=before)
             return
-        behind = found.next_seq if next_seq is None else next_seq
-        lost = (expected, behind - 1) if 0 < expected < behind else None
+        after = found.next_seq if next_seq is None else next_seq
+        lost = (expected, after - 1) if 0 < expected < after else None
         if lost is not None:
             what = f"seq {lost[0]} to {lost[1]} cannot be read"
         elif expected:
             what = "no event is lost"
         else:
-            what = f"events before seq {behind} cannot be read"
+            what = f"events before seq {after} cannot be read"
         if next_at is None:
             what = f"no valid frame follows: {what}"
         else:
@@ -347,8 +346,8 @@ class _Look:
             found.say(
                 "size",
                 "damage",
-                f"is {size} bytes long, and its ring {header.file_bytes}: something was written "
-                "behind it; repair leaves that out",
+                f"is {size} bytes long, its ring only {header.file_bytes}: something was written "
+                "after it; repair leaves that out",
                 offset=header.file_bytes,
             )
         elif size < header.file_bytes:
@@ -364,7 +363,7 @@ class _Look:
             slot = m.bytes_at(rot.offset - L.SLOT_BYTES, L.SLOT_BYTES) if rot.offset else b""
             if any(slot) and Slot.unpack(slot, header) is None:
                 continue  # the page was being written
-            message = f"{rot.message}; no event is lost, and repair writes it anew"
+            message = f"{rot.message}; no event is lost, and repair writes it again"
             self.found.say("header", "damage", message, offset=rot.offset)
 
     def _judge_slots(self, m: RingMap, header: Header, slots: list[Slot]) -> None:
@@ -372,8 +371,8 @@ class _Look:
             self.found.say(
                 "checkpoint",
                 "damage",
-                "neither checkpoint is valid: after a crash nothing tells where its frames begin "
-                "and end; repair writes one anew",
+                "neither checkpoint is valid: after a crash the bounds of its frames are "
+                "unknown; repair writes a new one",
                 offset=L.SLOT_A_OFFSET,
             )
             return
@@ -383,13 +382,13 @@ class _Look:
                 self.found.say(
                     "checkpoint",
                     "normal",
-                    "a checkpoint is not valid, and the other one counts; a crash while it was "
-                    "being written leaves that",
+                    "a checkpoint is not valid, so the other one is used; a crash while it was "
+                    "being written leaves this",
                     offset=at,
                 )
 
     def _compare(self, ends: Ends, slots: list[Slot]) -> None:
-        """A checkpoint of a clean close is believed as it is, so it must be right."""
+        """A checkpoint of a clean close is trusted without a check, so it must be right."""
         walk = self.found.walk
         if not slots or not slots[0].clean or slots[0].head != ends.head:
             return
@@ -409,7 +408,7 @@ class _Look:
             self.found.say(
                 "checkpoint",
                 "damage",
-                "its checkpoint says something else than the frames; repair writes it anew",
+                "its checkpoint does not match the frames; repair writes it again",
                 offset=SLOTS[0] if slot.generation % 2 else SLOTS[1],
             )
 
@@ -439,8 +438,8 @@ class _Look:
             found.say(
                 "producers",
                 "damage",
-                "what producers appended last cannot be read whole, so a repeated append may go "
-                "unnoticed; repair keeps what can be read",
+                "the last appends of producers cannot all be read, so a repeated append may be "
+                "appended twice; repair keeps what can be read",
                 offset=self._offset(at),
             )
 
@@ -452,8 +451,8 @@ class _Look:
             found.say(
                 "index",
                 "normal",
-                f"{many(astray, 'slot')} of its index, number {first} first, lead astray, as a "
-                "power failure leaves it; no event is lost: it is searched for then",
+                f"{many(astray, 'slot')} of its index point to wrong frames, {first} first, as "
+                "after power loss; no event is lost: such events are searched for",
                 offset=L.RING_INDEX_OFFSET + first * L.RING_SLOT_BYTES,
             )
 
@@ -463,14 +462,14 @@ class _Look:
             self.found.say(
                 "unreadable",
                 "damage",
-                f"the device does not give {many(len(pages), 'page')} of it, this one first; copy "
-                f"what can be read to another device, then {REPAIR}",
+                f"{many(len(pages), 'page')} of it cannot be read from the device, this one "
+                f"first; copy what can be read to another device, then {REPAIR}",
                 offset=at,
             )
 
 
 def is_sane(words: Words, room: int) -> bool:
-    """Whether the ends that control names can be those of a ring of that room."""
+    """Whether the ends in control are possible for a ring of that size."""
     tail, head, reserved = words[L.C_TAIL], words[L.C_HEAD], words[L.C_RESERVED]
     return (
         ring_ends.is_span(tail, head, room)
@@ -480,12 +479,12 @@ def is_sane(words: Words, room: int) -> bool:
     )
 
 
-def guess_header(source: Source) -> Header | None:
-    """A header for a ring whose own cannot be read; None if nothing tells where its frames are.
+def guess_header(source: FileSource) -> Header | None:
+    """A header for a ring that lost its own; None if the place of its frames is unknown.
 
-    The size is the file's. How large the index is follows from where the last frame stands that a
-    checkpoint or control names by its position; or from where the first frame is, as every lap
-    begins where the index ends; or, of a ring without frames, from its first checkpoint.
+    The size is the file's. The size of the index follows from the offset of the last frame, whose
+    position a checkpoint or control has; or from the first frame, as every lap begins where the
+    index ends; or, in a ring without frames, from its first checkpoint.
     """
     size = source.size
     if not L.RING_BYTES_MIN <= size <= L.RING_BYTES_MAX:
@@ -499,9 +498,7 @@ def guess_header(source: Source) -> Header | None:
     ]
     witnesses = [(slot.last_frame, slot.last_seq) for slot in slots]
     if has_control:
-        last, next_seq = (
-            struct.unpack_from("<Q", page, at)[0] for at in (L.C_LAST_FRAME, L.C_NEXT_SEQ)
-        )
+        last, next_seq = (L.CONTROL.get(page, name) for name in ("last_frame", "next_seq"))
         witnesses.append((last, next_seq - 1))
     header = Header(
         uuid=control.uuid_in(page) or os.urandom(16),
@@ -516,7 +513,7 @@ def guess_header(source: Source) -> Header | None:
         settings=Settings().to_json(),
     )
     step = L.PAGE // L.RING_SLOT_BYTES
-    usual = size // L.RING_INDEX_SHARE
+    usual = size // RING_INDEX_SHARE
     most = (size - ROOM_MIN - L.RING_INDEX_OFFSET) // L.RING_SLOT_BYTES
     capacities = (usual, *range(0, most + 1, step))
     candidates = [replace(header, index_capacity=capacity) for capacity in capacities]
@@ -531,8 +528,8 @@ def guess_header(source: Source) -> Header | None:
     return next((c for c in candidates if c.ring_bytes in empty), None)
 
 
-def _is_frame(source: Source, header: Header, position: int, seq: int | None) -> bool:
-    """Whether a frame stands at a position, and has ``seq`` as its last if that is known."""
+def _is_frame(source: FileSource, header: Header, position: int, seq: int | None) -> bool:
+    """Whether a frame is at a position, and ends with ``seq`` if that is known."""
     room = header.ring_bytes
     if position % L.ALIGN or room - position % room < L.FRAME_HEADER_BYTES:
         return False
@@ -540,7 +537,7 @@ def _is_frame(source: Source, header: Header, position: int, seq: int | None) ->
     head = source.read(offset, L.FRAME_HEADER_BYTES)
     if len(head) < L.FRAME_HEADER_BYTES:
         return False
-    commit, _, found = struct.unpack_from("<IIQ", head)
+    commit, found = L.FRAME.get(head, "commit"), L.FRAME.get(head, "seq")
     end = L.FRAME_HEADER_BYTES + commit - 1
     if not commit or end > room - position % room:
         return False

@@ -1,7 +1,7 @@
-"""Copying a live log to a new directory, without stopping its writers.
+"""Copy a live log to a new directory, without stopping its writers.
 
 Segments that have rolled are copied as they are; of the active one, the frames that were published
-when the copy began. The copy is built under a temporary name and renamed when it is on the device.
+when the copy began. The copy is built under a temporary name and renamed when it is on disk.
 """
 
 from __future__ import annotations
@@ -13,15 +13,18 @@ from typing import TypeVar
 
 from penstock import _core
 from penstock import layout as L
+from penstock.consumers.folder import copy_all, make_folder
 from penstock.errors import AlreadyExists, NotFound
+from penstock.layout import SegmentPosition
+from penstock.report import Progress
 from penstock.segments import segment
 from penstock.segments.segment import Header
 from penstock.segments.store import Store
 from penstock.settings import Settings
 from penstock.system import files
+from penstock.system.directory import Directory
 from penstock.system.forks import Begun
 
-Progress = Callable[[int, int], None]
 T = TypeVar("T")
 
 _STEP = 8 << 20
@@ -39,15 +42,15 @@ def backup(
 
 
 def new_directory(target: str, mode: int, fill: Callable[[str], T]) -> T:
-    """Make a directory that is whole and on the device when it gets its name; what ``fill`` says.
+    """Make a directory that is complete and on disk when it gets its name; the result of ``fill``.
 
-    It is filled under a temporary name, which goes away again if that fails. ``fill`` may call what
-    forks: a child neither names nor deletes it.
+    It is filled under a temporary name, which is deleted if that fails. ``fill`` may call code
+    that forks: a child neither names nor deletes it.
     """
     begun = Begun("copy")
     if os.path.lexists(target):
         raise AlreadyExists(
-            f"{target}: something is there already; give the path of a new directory",
+            f"{target}: this path exists already; give that of a new directory",
             filename=target,
         )
     parent = os.path.dirname(os.path.abspath(target))
@@ -79,11 +82,12 @@ def _copy_all(
 ) -> int:
     begun = Begun("backup")
     sources = _open_all(store, head)
+    active = SegmentPosition.unpack(head).number
     try:
         total = sum(end for *_, end in sources)
         done = 0
         for fd, path, header, end in sources:
-            _copy_one(fd, path, header, end, settings, partial, active=header.number == head >> 32)
+            _copy_one(fd, path, header, end, settings, partial, active=header.number == active)
             done += end
             if progress is not None:
                 progress(done, total)
@@ -97,27 +101,33 @@ def _copy_all(
     if walk.offset < sources[-1][3]:
         raise m.damage(bad_at, state, walk.next_seq - 1)
     last: int = walk.next_seq - 1
+
+    def folder() -> Directory:
+        return make_folder(files.hold_dir(partial), settings.dir_mode)
+
+    copy_all(store.directory, folder, last + 1, settings.file_mode)
     return last
 
 
 def _open_all(store: Store, head: int) -> list[tuple[int, str, Header, int]]:
-    """Descriptor, path, header and end of frames of each segment, so that none can go away."""
+    """Descriptor, path, header and end of frames of each segment, so that none can disappear."""
     found: list[tuple[int, str, Header, int]] = []
+    active, active_end = SegmentPosition.unpack(head)
     try:
         for base in list(store.bases(fresh=True)):
             path = store.file(base)
             try:
                 fd = files.open_file(path, write=False)
-            except NotFound:  # retained away just now, and with it all before it
+            except NotFound:  # just deleted by retention, with all before it
                 while found:
                     files.close(found.pop()[0])
                 continue
             found.append((fd, path, segment.read_header(fd, path), 0))
             header = found[-1][2]
-            if header.uuid != store.uuid or header.base_seq != base or header.number > head >> 32:
+            if header.uuid != store.uuid or header.base_seq != base or header.number > active:
                 files.close(found.pop()[0])
                 continue
-            end = head & 0xFFFFFFFF if header.number == head >> 32 else _end_of(path)
+            end = active_end if header.number == active else _end_of(path)
             found[-1] = (fd, path, header, end)
     except BaseException:
         for fd, *_ in found:
@@ -152,7 +162,7 @@ def _copy_one(
     try:
         sealed = not active and files.size(source, path) == header.segment_bytes
         files.allocate(fd, 0, header.data_offset, target)
-        segment.put_start(fd, header, target)  # of this version, whatever the source has
+        segment.put_start(fd, header, target)  # of this version, not of the source's
         if sealed:
             _copy_range(source, fd, L.INDEX_OFFSET, header.producers_offset, path, target)
             _copy_range(source, fd, header.footer_offset, header.segment_bytes, path, target)

@@ -1,8 +1,8 @@
-"""Finding the end of a log: how far it is known to be on the device, and what was published behind.
+"""Find the end of a log: how far it is known to be on disk, and what was published after that.
 
 Frames are the only truth. A control file of this boot is a hint that saves time and is checked
-against them; a checkpoint or a footer vouches for what a sync has covered. Nothing here changes a
-log but the index of a segment that is walked to be appended to.
+against them; a checkpoint or a footer says what a sync has covered. Nothing here changes a log,
+except for the index of a segment that is walked to be appended to.
 """
 
 from __future__ import annotations
@@ -14,30 +14,32 @@ from dataclasses import dataclass, field
 from penstock import layout as L
 from penstock._core import SegmentMap, Walked
 from penstock.errors import Corrupt, DiskFull, NotFound, gone_error
-from penstock.handle.control import Words, position
+from penstock.handle.control import Words
+from penstock.layout import SegmentPosition
 from penstock.segments import segment
 from penstock.segments.segment import Header, Slot
 from penstock.segments.store import Store
 from penstock.settings import Settings
 from penstock.system import files
 from penstock.system.directory import Directory
+from penstock.tunables import ALLOCATE_STEP_MIN
 
-LOOK_BACK = 8  # segments to look at for the roll frame that leads to the newest
+LOOK_BACK = 8  # segments to search for the roll frame that leads to the newest
 
 
 @dataclass(slots=True)
 class Active:
-    """The segment that takes appends, and where its frames end."""
+    """The segment that takes appends, and the end of its frames."""
 
     map: SegmentMap
     header: Header
     walk: Walked
-    apart: list[int] = field(default_factory=list)  # segments behind it that nothing leads to
-    blocks_end: int = 0  # blocks are known to be there up to this offset; 0: up to the file's end
+    apart: list[int] = field(default_factory=list)  # segments after it that nothing leads to
+    blocks_end: int = 0  # blocks are known to exist up to this offset; 0: up to the file's end
 
     @property
     def settings(self) -> Settings:
-        """The settings that hold now: the newest settings frame's, else the header's."""
+        """The current settings: the newest settings frame's, else the header's."""
         at = self.walk.settings_offset
         data = self.map.frame_body(at, L.KIND_SETTINGS) if at else self.header.settings
         return Settings.from_json(data, self.map.path)
@@ -55,24 +57,25 @@ class Active:
 
     @property
     def head(self) -> int:
-        """The published end; before a roll frame whose successor is not there yet."""
+        """The published end; before a roll frame whose successor does not exist yet."""
         end = self.walk.last_frame if self.walk.rolled else self.walk.offset
-        return position(self.map.number, end)
+        return SegmentPosition(self.map.number, end).pack()
 
     @property
     def allocated(self) -> int:
-        """Up to which offset a store finds a block, however full the disk is."""
+        """The offset up to which stores find blocks, even on a full disk."""
         return self.blocks_end or min(self.map.file_bytes, self.header.footer_offset)
 
     def words(self) -> Words:
-        """Control's words for this state."""
+        """The words of control for this state."""
         w = self.walk
         return {
             L.C_NEXT_SEQ: w.next_seq,
             L.C_LAST_APPEND_NS: w.last_append_ns,
             L.C_LAST_FRAME: w.last_frame,
             L.C_ALLOC_END: self.allocated,
-            L.C_BLOCK_OFFSET: w.block_offset | w.block_topics << 32,
+            L.C_BLOCK_OFFSET: w.block_offset,
+            L.C_BLOCK_TOPICS: w.block_topics,
             L.C_EVENT_MAX_NS: w.event_max_ns,
             L.C_BLOCK_SEQ: w.block_seq,
             L.C_BLOCK_APPEND_NS: w.block_append_ns,
@@ -81,23 +84,23 @@ class Active:
             L.C_INDEX_COUNT: w.index_count,
             L.C_FLAGS: L.CONTROL_FLAG_MONOTONE if w.monotone else 0,
             L.C_ACTIVE_BASE: self.header.base_seq,
-            L.C_SETTINGS_POS: position(self.map.number, w.settings_offset),
-            L.C_PRODUCER_POS: position(self.map.number, w.producer_offset),
+            L.C_SETTINGS_POS: SegmentPosition(self.map.number, w.settings_offset).pack(),
+            L.C_PRODUCER_POS: SegmentPosition(self.map.number, w.producer_offset).pack(),
             L.C_HEAD: self.head,
             L.C_RESERVED: self.head,
         }
 
 
-def settle_uuid(store: Store, known: bytes | None) -> bytes:
+def decide_uuid(store: Store, known: bytes | None) -> bytes:
     """The uuid of the log whose segments these are. Normally the newest two and the oldest agree.
 
-    ``known`` is what control, or a handle that had the log open, says: it decides if any segment
-    has it. Else the roll frames decide, see `linked_uuids`; how many segments there are of each
-    log proves nothing. The newest must be readable.
+    ``known`` comes from control, or from a handle that had the log open: it decides if any segment
+    has it. Else the roll frames decide, see `linked_uuids`; the number of segments of each log
+    proves nothing. The newest must be readable.
     """
     bases = store.bases()
     if not bases:
-        raise gone_error(store.path)  # deleted since it was found, or made, just now
+        raise gone_error(store.path)  # deleted since it was just found or made
     newest = _header_of(store, bases[-1])
     uuids = {h.uuid for h in _headers(store, {*bases[-2:], bases[0]})} or {newest.uuid}
     if known is not None and (known in uuids or known in {h.uuid for h in _headers(store, bases)}):
@@ -118,26 +121,26 @@ def has_segment_of(directory: Directory, uuid: bytes) -> bool:
 
 
 def linked_uuids(headers: list[Header], leads_to: Callable[[int], int]) -> set[bytes]:
-    """Of the logs that have segments in one directory, those of which one leads to another.
+    """Of the logs that have segments in one directory, those with a segment that leads to another.
 
-    ``headers`` are of segments that have the names that they ask for. A segment that strayed into
-    the directory of another log has neither its predecessor nor its successor there.
+    ``headers`` are of segments with the right names. A segment that was moved into the directory of
+    another log has neither its predecessor nor its successor there.
     """
     owner = {h.base_seq: h.uuid for h in headers}
     return {h.uuid for h in headers if owner.get(leads_to(h.base_seq)) == h.uuid}
 
 
 def two_logs(path: str, uuids: Iterable[bytes]) -> str:
-    """What to say of a directory with segments of several logs, if nothing says whose it is."""
+    """The message for a directory with segments of several logs, if its log is unknown."""
     names = " and ".join(sorted(uuid.hex() for uuid in uuids))
     return (
-        f"{path}: holds segments of several logs, {names}, and nothing says whose directory it is; "
+        f"{path}: holds segments of several logs, {names}, and it is unknown which log this is; "
         "find out with penstock.verify() which files are foreign, and move them away"
     )
 
 
 def _leads_to(store: Store, base_seq: int) -> int:
-    """The base seq behind a segment; 0 if it has none or cannot be read."""
+    """The base seq after a segment; 0 if it has none or cannot be read."""
     with suppress(Corrupt, NotFound):
         m, _ = segment.map_segment(store.file(base_seq))
         return store.leads_to(m)
@@ -145,7 +148,7 @@ def _leads_to(store: Store, base_seq: int) -> int:
 
 
 def _headers(store: Store, bases: Iterable[int]) -> list[Header]:
-    """The headers of those segments that can be read and have the name that they ask for."""
+    """The headers of the readable segments with the right names."""
     found = []
     for base in bases:
         with suppress(Corrupt, NotFound):
@@ -166,39 +169,39 @@ def _header_of(store: Store, base_seq: int) -> Header:
 
 @dataclass(frozen=True, slots=True)
 class Vouched:
-    """How far a log is known to be on the device, by its newest checkpoint or footer."""
+    """How far a log is known to be on disk, by its newest checkpoint or footer."""
 
     seq: int  # the last one
-    base_seq: int  # of the segment to go on from
+    base_seq: int  # of the segment to continue from
     number: int
     offset: int  # in that segment; 0: its start
     generation: int  # of that segment's newest checkpoint
 
     def words(self, active: Active) -> Words:
-        """Control's words for it, in a log with that active segment."""
+        """The words of control for it, in a log with that active segment."""
         offset = self.offset
         if not offset and self.number == active.map.number:
             offset = active.header.data_offset
         return {
             L.C_DURABLE_SEQ: self.seq,
-            L.C_DURABLE_POS: position(self.number, offset),
+            L.C_DURABLE_POS: SegmentPosition(self.number, offset).pack(),
             L.C_DURABLE_BASE: self.base_seq,
-            L.C_SLOT: position(self.number, self.generation),
+            L.C_SLOT: SegmentPosition(self.number, self.generation).pack(),
         }
 
 
 def vouched(store: Store) -> Vouched:
-    """Look for the newest checkpoint or footer that speaks of a finished sync.
+    """Find the newest checkpoint or footer of a finished sync.
 
-    A sync covers everything before the place that it speaks of, so segments before that one are
-    on the device too. A first checkpoint (generation 1) was written before any frame.
+    A sync covers everything before its place, so segments before that one are on disk
+    too. A first checkpoint (generation 1) was written before any frame.
     """
     oldest = None
     bases = list(store.bases())
     while bases:
         base = bases.pop()
         if base not in store.bases():
-            continue  # found to be foreign meanwhile
+            continue  # it was found to be foreign
         path = store.file(base)
         fd = files.open_file(path, write=False)
         try:
@@ -225,9 +228,9 @@ def vouched(store: Store) -> Vouched:
 
 
 def _why_not_newest(store: Store, earlier: list[int], header: Header) -> str | None:
-    """Why ``header``, of a segment that claims to be on the device, is not this log's.
+    """Why ``header``, of a segment that claims to be on disk, is not this log's.
 
-    A roll frame that leads to it settles it, even if foreign segments stand between the two.
+    A roll frame that leads to it decides, even if there are foreign segments between the two.
     """
     for base in reversed(earlier[-LOOK_BACK:]):
         before = _open(store, base)
@@ -243,7 +246,7 @@ def _why_not_newest(store: Store, earlier: list[int], header: Header) -> str | N
         return None
     leads_to = store.leads_to(before)
     if 0 < leads_to <= header.base_seq and before.number < header.number:
-        return None  # what stood between them is missing
+        return None  # the segments between them are missing
     walk, state, bad_at = before.walk(before.grown(), check_crc=False)
     if header.base_seq < walk.next_seq or before.number >= header.number:
         return f"it begins inside the segment of seq {before.base_seq}"
@@ -260,9 +263,9 @@ def _open(store: Store, base_seq: int) -> SegmentMap | None:
 def find_end(store: Store, *, hint: Words | None, write: bool, fresh: bool = True) -> Active:
     """Follow the segments to the end of what was published.
 
-    ``hint`` are the words of a control of this boot, if there is one: then the walk begins in the
-    segment that it knew as active, else in the one behind the newest checkpoint or footer. Every
-    frame behind that is checked, because after a loss of power any page may be missing.
+    ``hint`` are the words of a control of this boot, if there is one: then the walk begins in its
+    active segment, else in the one after the newest checkpoint or footer. Every frame after that
+    is checked, because after power loss any page may be missing.
     """
     if not store.bases(fresh=fresh):
         raise Corrupt(f"{store.path}: no segment of this log is left", path=store.path)
@@ -272,14 +275,14 @@ def find_end(store: Store, *, hint: Words | None, write: bool, fresh: bool = Tru
     if active is None:
         known = vouched(store)
         active = enter(store, known.base_seq, hint, write=write)
-        if active is None:  # a footer leads to a segment that is not there
+        if active is None:  # a footer leads to a missing segment
             active = enter(store, _before(store, known.base_seq), hint, write=write)
     while active is not None:
         last = active
         active = _next(store, last, hint, write=write)
     if write and last.map.data_end:
-        # Its successor had its name before the footer was written: seqs that were given out
-        # would be given out again.
+        # Its successor had its name before the footer was written: seqs that were assigned
+        # would be assigned again.
         raise store.missing(last.map.next_seq, None)
     return last
 
@@ -289,15 +292,15 @@ def _before(store: Store, base_seq: int) -> int:
 
 
 def enter(
-    store: Store, base_seq: int, hint: Words | None, *, write: bool, behind: Active | None = None
+    store: Store, base_seq: int, hint: Words | None, *, write: bool, after: Active | None = None
 ) -> Active | None:
-    """Walk the segment named ``base_seq`` to its end; None if it is not there, or foreign."""
+    """Walk the segment named ``base_seq`` to its end; None if it is missing or foreign."""
     if base_seq not in store.bases():
         return None
     m, header = segment.map_segment(store.file(base_seq), write=write)
     why = store.why_foreign(header, base_seq)
-    if why is None and behind is not None and header.number <= behind.header.number:
-        why = f"it begins inside the segment of seq {behind.header.base_seq}"
+    if why is None and after is not None and header.number <= after.header.number:
+        why = f"it begins inside the segment of seq {after.header.base_seq}"
     if why is not None:
         store.set_aside(base_seq, why)
         return None
@@ -305,10 +308,10 @@ def enter(
 
 
 def _next(store: Store, active: Active, hint: Words | None, *, write: bool) -> Active | None:
-    """The segment behind ``active``; None if that is the last one of the log.
+    """The segment after ``active``; None if that is the last one of the log.
 
-    Behind a segment that has not rolled, others are not part of the log: they were being written
-    when the power failed, and what leads to them never reached the device.
+    After a segment that has not rolled, others are not part of the log: they were being written
+    when the power failed, and the frame that leads to them never reached the disk.
     """
     later = [b for b in store.bases() if b > active.header.base_seq]
     if not active.walk.rolled:
@@ -319,14 +322,14 @@ def _next(store: Store, active: Active, hint: Words | None, *, write: bool) -> A
         if base < active.walk.next_seq:
             store.set_aside(base, f"it begins inside the segment of seq {active.header.base_seq}")
             continue
-        found = enter(store, base, hint, write=write, behind=active)
+        found = enter(store, base, hint, write=write, after=active)
         if found is not None:
             return found
     return None
 
 
 def _set_apart(store: Store, base_seq: int, end: Active) -> None:
-    """Take note of a segment behind the end of the log; ``end.apart`` is for recovery to move."""
+    """Note a segment after the end of the log; recovery moves those in ``end.apart``."""
     path = store.file(base_seq)
     fd = files.open_file(path, write=False)
     try:
@@ -339,13 +342,13 @@ def _set_apart(store: Store, base_seq: int, end: Active) -> None:
     if why is None:
         end.apart.append(base_seq)
         why = f"nothing leads to it: the segment of seq {end.header.base_seq} has not rolled"
-        store.set_aside(base_seq, why, quietly=True)  # recovery says what becomes of it
+        store.set_aside(base_seq, why, quietly=True)  # recovery reports what it does with it
     else:
         store.set_aside(base_seq, why)
 
 
 def _walk(m: SegmentMap, header: Header, hint: Words | None, *, write: bool) -> Active:
-    """Walk one segment to the end of its whole, valid batches."""
+    """Walk one segment to the end of its complete, valid batches."""
     limit = m.grown()
     if m.data_end:
         walk, _, _ = m.walk(header.data_offset)
@@ -359,8 +362,8 @@ def _walk(m: SegmentMap, header: Header, hint: Words | None, *, write: bool) -> 
         return Active(m, header, walk)
     blocks_end = ensure_blocks(m, header) if write else 0
     known_head = 0
-    if hint is not None and hint[L.C_HEAD] >> 32 == m.number:
-        known_head = hint[L.C_HEAD] & 0xFFFFFFFF
+    if hint is not None and SegmentPosition.unpack(hint[L.C_HEAD]).number == m.number:
+        known_head = SegmentPosition.unpack(hint[L.C_HEAD]).offset
         active = _from_hint(m, header, hint, limit, known_head)
         if active is not None:
             active.blocks_end = blocks_end
@@ -372,22 +375,22 @@ def _walk(m: SegmentMap, header: Header, hint: Words | None, *, write: bool) -> 
     walk, state, bad_at = m.walk(limit, resume=known, write_index=write)
     end = walk.offset
     lost_checkpoint = slot is not None and end < slot.offset
-    # Control is only a hint: where it claims frames and there are just zeros, it is the one that
-    # is wrong. Where there is something else, that something is a damaged frame.
+    # Control is only a hint: if it claims frames where there are only zeros, control is
+    # wrong. If there are other bytes, they are a damaged frame.
     lost_head = end < known_head and not m.is_zero(end, min(known_head, limit))
     if lost_checkpoint or lost_head:
         told = _known_end(walk, slot, hint if lost_head else None, limit)
         if write or told is None:
             raise m.damage(bad_at or end, state, walk.next_seq - 1)
-        # A read raises where the damage is, or passes over it.
+        # A read raises at the damage, or passes over it.
         walk, _, _ = m.walk(limit, resume=told)
     return Active(m, header, walk, blocks_end=blocks_end)
 
 
 def _up_to_checkpoint(m: SegmentMap, slot: Slot, *, write: bool) -> Walked | None:
-    """Where a walk stands at the checkpoint; None if it has to be walked from the start.
+    """The walk up to the checkpoint; None if the segment must be walked from the start.
 
-    What it says of all frames before it counts, since the index has no checksum.
+    Its statements about all frames before it are used, since the index has no checksum.
     """
     try:
         walk, _, _ = m.walk(
@@ -407,19 +410,19 @@ def _up_to_checkpoint(m: SegmentMap, slot: Slot, *, write: bool) -> Walked | Non
 
 
 def _known_end(walk: Walked, slot: Slot | None, hint: Words | None, limit: int) -> Walked | None:
-    """Where the frames of a damaged segment end, by control or else by its checkpoint.
+    """The end of the frames of a damaged segment, by control or else by its checkpoint.
 
-    ``walk`` stands before the damage.
+    ``walk`` is before the damage.
     """
     if hint is not None:
         known = walk.changed(
-            offset=hint[L.C_HEAD] & 0xFFFFFFFF,
+            offset=SegmentPosition.unpack(hint[L.C_HEAD]).offset,
             next_seq=hint[L.C_NEXT_SEQ],
             last_append_ns=hint[L.C_LAST_APPEND_NS],
             last_frame=hint[L.C_LAST_FRAME],
             event_max_ns=hint[L.C_EVENT_MAX_NS],
-            settings_offset=hint[L.C_SETTINGS_POS] & 0xFFFFFFFF,
-            producer_offset=hint[L.C_PRODUCER_POS] & 0xFFFFFFFF,
+            settings_offset=SegmentPosition.unpack(hint[L.C_SETTINGS_POS]).offset,
+            producer_offset=SegmentPosition.unpack(hint[L.C_PRODUCER_POS]).offset,
             monotone=False,
             rolled=False,
         )
@@ -443,10 +446,10 @@ def _known_end(walk: Walked, slot: Slot | None, hint: Words | None, limit: int) 
 def _from_hint(
     m: SegmentMap, header: Header, hint: Words, limit: int, known_head: int
 ) -> Active | None:
-    """Begin at the last index entry that the old control knew of, if the frames bear it out."""
+    """Begin at the last index entry that the old control knew, if the frames confirm it."""
     resume = m.at_start().changed(
-        settings_offset=hint[L.C_SETTINGS_POS] & 0xFFFFFFFF,
-        producer_offset=hint[L.C_PRODUCER_POS] & 0xFFFFFFFF,
+        settings_offset=SegmentPosition.unpack(hint[L.C_SETTINGS_POS]).offset,
+        producer_offset=SegmentPosition.unpack(hint[L.C_PRODUCER_POS]).offset,
         monotone=bool(hint[L.C_FLAGS] & L.CONTROL_FLAG_MONOTONE),
     )
     if known_head > limit:
@@ -465,16 +468,16 @@ def _from_hint(
 
 
 def ensure_blocks(m: SegmentMap, header: Header) -> int:
-    """Have real blocks behind every mapped byte that recovery may write; returns where they end.
+    """Allocate blocks for every mapped byte that recovery may write; returns where they end.
 
-    The file may be a copy with holes in it; a store into a hole of a full disk is a SIGBUS. Behind
-    the last written byte there is nothing to recover: the last writer to close gave that space
-    back, and only a little of it is taken again, for the first appends.
+    The file may be a copy with holes; a store into a hole on a full disk raises SIGBUS. After the
+    last written byte there is nothing to recover: the last writer to close freed that space, and
+    only a little of it is allocated again, for the first appends.
     """
     stop = min(m.grown(), header.footer_offset)
     end = min(segment.pages(files.data_end(m.fd, header.data_offset, stop, m.path)), stop)
     _allocate(m, header, header.data_offset, end)
-    more = min(end + L.ALLOCATE_STEP_MIN, stop)
+    more = min(end + ALLOCATE_STEP_MIN, stop)
     with suppress(DiskFull):
         _allocate(m, header, end, more)
         end = more
@@ -482,7 +485,7 @@ def ensure_blocks(m: SegmentMap, header: Header) -> int:
 
 
 def _allocate(m: SegmentMap, header: Header, start: int, end: int) -> None:
-    """Have blocks behind the frames from ``start`` to ``end``, and behind their index."""
+    """Allocate blocks for the frames from ``start`` to ``end``, and for their index."""
     index = segment.index_bytes_for(end - header.data_offset)
     files.allocate(m.fd, L.INDEX_OFFSET, L.INDEX_OFFSET + index, m.path)
     files.allocate(m.fd, start, end, m.path)

@@ -1,8 +1,8 @@
-"""What a process that died left in a log's directory: known by what it holds, not only by its name.
+"""Files that a dead process left in a log's directory: recognised by content, not only by name.
 
-A directory may be somebody else's, and hold a file that is called like one of ours. So nothing is
-deleted or overwritten unless it begins as our files do, or with a whole sector of zeros: then it
-was just created, or its first sector was not written when the machine lost power.
+A foreign directory may have a file with a name like ours. So nothing is deleted or overwritten
+unless it begins like our files, or with a sector of zeros: then it was just created, or its first
+sector was not written when the machine lost power.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.system.messages import logger
 
 NEXT = "next.tmp"
 LOAD = "load."  # a directory: a load that is not part of the log yet
-NOTE = "named"  # in that directory: which files the load has given, or is giving, a segment's name
+NOTE = "named"  # in that directory: the files that the load names, or has named, as segments
 
 _CONTROL_TEMPORARY = (control.TEMPORARY, "control.0.tmp")
 _PREPARED = re.compile(r"next\.(\d+|repair-\d{20})\.tmp")
@@ -30,7 +30,7 @@ _LOAD = re.compile(r"load\.\d+-\d+\.tmp")
 _NOTE_START = b"PSKNAMED\n"
 _NOTE_BYTES_MAX = 1 << 20
 _SECTOR = 512
-_MARKS = {  # what the pages before the index begin with
+_MARKS = {  # how the pages before the index begin
     0: (L.SEGMENT_MAGIC, segment.BEGUN),
     L.SLOT_A_OFFSET: (L.SLOT_MAGIC,),
     L.COPY_A_OFFSET: (L.SEGMENT_MAGIC,),
@@ -40,14 +40,14 @@ _MARKS = {  # what the pages before the index begin with
 
 
 def is_leftover_name(name: str) -> bool:
-    """Whether a name is one that unfinished work has."""
+    """Whether a name is one of unfinished work."""
     return bool(
         name in (*_CONTROL_TEMPORARY, NEXT) or _PREPARED.fullmatch(name) or _LOAD.fullmatch(name)
     )
 
 
 def is_ours(path: Name) -> bool:
-    """Whether what has that name holds what Penstock puts there."""
+    """Whether the file of that name has Penstock's content."""
     name = path.base
     if _LOAD.fullmatch(name):
         return _is_load(path)
@@ -61,7 +61,7 @@ def is_ours(path: Name) -> bool:
 
 
 def _is_load(path: Name) -> bool:
-    """Whether a directory holds nothing but the files of a load."""
+    """Whether a directory has only files of a load."""
     try:
         directory = files.hold_dir(path)
         names = files.list_dir(directory)
@@ -71,13 +71,13 @@ def _is_load(path: Name) -> bool:
 
 
 def begins_as(path: str, magic: bytes) -> bool:
-    """Whether a file begins with ``magic``, or with a sector of zeros; False for what is none."""
+    """Whether a file begins with ``magic``, or with a sector of zeros; False if not a file."""
     start = _start_of(path)
     return start is not None and (start.startswith(magic) or not start[:_SECTOR].strip(b"\0"))
 
 
 def _begins_as_segment(path: str) -> bool:
-    """Whether a file is a segment that was begun, of which any sector may have been lost."""
+    """Whether a file is an unfinished segment, of which any sector may have been lost."""
     start = _start_of(path)
     if start is None:
         return False
@@ -86,7 +86,7 @@ def _begins_as_segment(path: str) -> bool:
 
 
 def _start_of(path: str) -> bytes | None:
-    """The pages before a segment's index; None for a link, for no file, and for what is gone."""
+    """The pages before a segment's index; None for a link, a missing file, or anything else."""
     fd = files.open_if_there(path)
     if fd is None:
         return None
@@ -114,9 +114,9 @@ def sweep_loads(directory: Directory, names: list[str]) -> None:
 
 
 def free_name(directory: Directory, name: str) -> Name:
-    """A file of ours called ``name``; called otherwise if somebody else's file has that name.
+    """A path for a file of ours called ``name``; another name if a foreign file has that one.
 
-    Such a file is never touched. It may also be one of ours that a loss of power left garbled.
+    A foreign file is never touched. It may also be one of ours that power loss garbled.
     """
     path = directory.file(name)
     if not files.exists(path) or is_ours(path):
@@ -124,7 +124,7 @@ def free_name(directory: Directory, name: str) -> Name:
     other = directory.file(f"{name.removesuffix('.tmp')}.0.tmp")
     if files.exists(other) and not is_ours(other):
         raise AlreadyExists(
-            f"{other}: is not part of this log, and stands where it needs a file of that name; "
+            f"{other}: is not part of this log, but has the name of a file that it needs; "
             "move it away and try again",
             filename=str(other),
         )
@@ -132,7 +132,7 @@ def free_name(directory: Directory, name: str) -> Name:
 
 
 def _keep_foreign_control(path: Name) -> None:
-    """Make way for control: a log opens whatever has that name, be it control that is damaged."""
+    """Make way for control: a log opens even if a foreign or damaged file has its name."""
     if files.exists(path) and not is_ours(path):
         aside = path.directory.file(f"{path.base}.foreign-{_core.now_ns()}")
         files.rename(path, aside, replace=False)
@@ -140,9 +140,9 @@ def _keep_foreign_control(path: Name) -> None:
 
 
 def note_names(directory: Directory, named: list[tuple[Name, str]], mode: int) -> None:
-    """Before a load gives its files their names: have its directory say which files those are.
+    """Note in a load's directory which files they are, before they get their names.
 
-    It need not be durable: after a loss of power nobody believes it.
+    It need not be durable: after power loss it is not trusted.
     """
     path = directory.file(NOTE)
     lines = [f"{name} {files.inode(source)}\n" for source, name in named]
@@ -154,7 +154,7 @@ def note_names(directory: Directory, named: list[tuple[Name, str]], mode: int) -
 
 
 def abandoned(directory: Directory) -> set[tuple[str, int]]:
-    """Name and inode of each file that loads, dead ones among them, have given a name."""
+    """Name and inode of each file that loads, including dead ones, have named."""
     found: set[tuple[str, int]] = set()
     for name in files.list_dir(directory):
         if not _LOAD.fullmatch(name):

@@ -1,11 +1,12 @@
-"""Taking any amount of events into a log as one atomic unit.
+"""Load any amount of events into a segmented log as one atomic unit.
 
-1. All events but the first go into a private log below the log's own directory, whose segments are
-   made as if they followed the active segment as it is now. They are synced.
-2. Under the write lock: if the log has moved on since, their frames get other seqs and times, and
+1. All events but the first are written to a private log below the log's own directory, whose
+   segments are made to follow the active segment as it is now. They are synced.
+2. Under the write lock: if the log has changed since, their frames get other seqs and times, and
    are synced again.
-3. The segments get their names, and so does an empty one to go on in; the directory is synced.
-   Nothing leads to them yet: whoever dies here leaves segments that recovery moves out of the way.
+3. The segments get their names, and so does an empty one that becomes active; the directory is
+   synced. Nothing leads to them yet: a process that dies here leaves segments that recovery moves
+   aside.
 4. The first event and a roll frame that leads to the rest are written to the active segment, as one
    batch. Now all are part of the log. (Without that event an active segment that is still empty,
    and the first private one, would cover the same seqs.)
@@ -14,22 +15,21 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING
 
 from penstock import _core
 from penstock import layout as L
 from penstock._core import Given, Walked
-from penstock.errors import Conflict, PenstockError, TooLarge, Usage
-from penstock.event import ArrowData
-from penstock.handle import durability, producers
-from penstock.handle.control import position
+from penstock.errors import Conflict, PenstockError, TooLarge
+from penstock.handle.durability import poisoning
 from penstock.handle.producers import Done, Table
-from penstock.segments import segment
+from penstock.layout import SegmentPosition
+from penstock.segments import segment, writing
 from penstock.segments.ending import Active
 from penstock.segments.leftovers import LOAD, note_names
+from penstock.segments.producers import table_of
 from penstock.segments.recovery import put_in_place, start_segment, successor_of
 from penstock.segments.segment import Header
 from penstock.settings import Options
@@ -39,118 +39,19 @@ from penstock.system.directory import Name
 from penstock.system.forks import Begun
 
 if TYPE_CHECKING:
-    from penstock.log import Log
-    from penstock.segments.log import SegmentedLog
-
-BATCH_BYTES_MAX = 4 << 20
-BATCH_EVENTS_MAX = 20_000
+    from penstock.handle.handle import Handle
+    from penstock.segments.storage import SegmentStorage
 
 _attempts = itertools.count()
-
-
-class Ready:
-    """Rows that need nothing any more but to be appended, some at a time."""
-
-    def __init__(self, rows: Iterable[Given]) -> None:
-        self.rows = rows
-
-
-def begin(log: Log, producer: tuple[str, int] | None) -> tuple[bytes, int, range | None]:
-    """Who loads and which number; and the seqs, if this is a repeat of what the log has."""
-    log._check_writable()
-    log._head()  # opens the log anew in a child
-    log._check_there()
-    if producer is None:
-        return b"", 0, None
-    who, n = _core.check_producer(producer)
-    return who, n, log._produced(who, n)[0]
-
-
-def load_into(
-    log: Log,
-    values: Iterable[Any] | ArrowData | Ready,
-    parts: dict[str, Any],
-    *,
-    value: str | None,
-    expect: SupportsIndex | None,
-    producer: tuple[str, int] | None,
-    durable: bool,
-    timeout: float | None,
-    progress: Callable[[int], None] | None,
-    codec: str | None,
-) -> range:
-    """Append all of ``values``; what fits one batch goes the short way."""
-    last_seq = None if expect is None else _core.to_expected(expect)
-    begun = Begun("load")
-    who, n, done = begin(log, producer)
-    if done is not None:
-        return acknowledge(log, done, durable, timeout)
-    whole = not log._loads_apart
-    room = log._room() if whole else min(BATCH_BYTES_MAX, log._room() // 4)
-    batches: Iterator[Given]
-    if hasattr(values, "__arrow_c_stream__") or hasattr(values, "__arrow_c_array__"):
-        intake = log._intake(values, value, **parts, codec=codec)
-        batches = iter([intake.all()]) if whole else _given(intake, room)
-    elif isinstance(values, Ready):
-        batches = _given(values.rows, room)
-    elif value is not None:
-        raise Usage("value= names a column of Arrow data, but the values are not Arrow data")
-    else:
-        events_max = L.BATCH_EVENTS_MAX if whole else BATCH_EVENTS_MAX
-        batches = log._gathering(values, room, events_max, **parts, codec=codec)
-    first = next(batches, None)
-    second = next(batches, None)
-    begun.check()
-    if not first and who:
-        raise Usage(f"there is nothing to load, so nothing to remember of {producer!r}")
-    if second is None:
-        try:
-            seqs = log.extend(first or [], expect=last_seq, producer=producer, timeout=timeout)
-        except TooLarge:
-            if not first or len(first) == 1:
-                raise
-            second = first[len(first) :]  # it is more than a ring, or a segment, takes at once
-        else:
-            if progress is not None:
-                progress(len(seqs))
-            return acknowledge(log, seqs, durable, timeout)
-    assert first is not None
-    private = log._load_apart(first[:1])
-    try:
-        for batch in itertools.chain((first[1:], second), batches):
-            private.extend(batch)
-            if progress is not None:
-                progress(private.count)
-                begun.check()
-        private.finish()
-        seqs = private.publish(last_seq, who, n, timeout)
-    finally:
-        private.remove()
-    return acknowledge(log, seqs, durable, timeout)
-
-
-def acknowledge(log: Log, seqs: range, durable: bool, timeout: float | None) -> range:
-    if durable and seqs:
-        log._sync(L.C_DURABLE_SEQ, seqs[-1], timeout)
-    return seqs
-
-
-def _given(given: Iterable[Given], room: int) -> Iterator[Given]:
-    """Arrow data in parts that a segment takes several of."""
-    for rows in given:
-        left = rows
-        while len(left):
-            n = left.fitting(room, BATCH_EVENTS_MAX)
-            yield left[:n]
-            left = left[n:]
 
 
 class Private:
     """A log below the log's directory, until its segments become the log's."""
 
-    def __init__(self, log: SegmentedLog, first: Given) -> None:
+    def __init__(self, log: Handle, storage: SegmentStorage, first: Given) -> None:
         self._begun = Begun("load")
         self._log = log
+        self._storage = storage
         settings = log.settings
         self._attached = log._live()
         self._files: list[Name] = []
@@ -167,32 +68,30 @@ class Private:
             self._note_first(end)
             after, _ = successor_of(end)
         self._first = replace(after, producers_bytes=0, producers_crc=0)
-        self._into: SegmentedLog | None = None
+        self._into: Handle | None = None
         self._path = self._make_dir(settings.dir_mode)
         self._directory = files.hold_dir(self._path)
 
     def _make_dir(self, mode: int) -> Name:
-        """A new directory for the private log; what has such a name already is not touched."""
+        """A new directory for the private log; existing files are not touched."""
         while True:
             name = f"{LOAD}{self._attached.token}-{next(_attempts)}.tmp"
-            path = self._log._directory.file(name)
+            path = self._storage.directory.file(name)
             if files.make_dir(path, mode):
                 return path
 
     def _end(self) -> Active:
-        """Under the write lock: the active segment, in order, with room for the first event."""
-        log, attached = self._log, self._attached
-        log._repair_if_needed(attached)
-        m, header = log._map_active(attached)
-        end = log._state(attached, m, header)
-        if end.walk.offset + self._nbytes > header.frames_end:
-            log._roll(attached, m, header)
-            m, header = log._map_active(attached)
-            end = log._state(attached, m, header)
+        """Under the write lock: the active segment, repaired, with room for the first event."""
+        log, storage, attached = self._log, self._storage, self._attached
+        writing.in_order(log, storage, attached)
+        end = writing.end_of(log, storage, attached)
+        if end.walk.offset + self._nbytes > end.header.frames_end:
+            writing.roll_now(log, storage, attached)
+            end = writing.end_of(log, storage, attached)
         return end
 
     def _note_first(self, end: Active) -> None:
-        """Bring ``end`` to where it will be behind the first event."""
+        """Move ``end`` to after the first event."""
         given = self._event.first_ns()
         event_ns = self._stamp_ns if given is None else given
         walk = end.walk
@@ -202,14 +101,13 @@ class Private:
         walk.next_seq += 1
 
     def extend(self, batch: Given) -> None:
-        """Take one batch; in halves, if topics and headers make it too large for a segment."""
+        """Add one batch; in halves, if topics and headers make it too large for a segment."""
         self._begun.check()
         if self._into is None:
             self._into = type(self._log)(
-                files.hold_dir(self._path),
+                type(self._storage)(files.hold_dir(self._path), self._first),
                 Options(writable=True, timeout=None, any_file_system=True),
                 self._log.settings,
-                private=self._first,
             )
         try:
             self.count += len(self._into.extend(batch))
@@ -221,19 +119,19 @@ class Private:
 
     def _too_large(self, item: int, event: Given) -> TooLarge:
         return TooLarge(
-            f"item {item}: its {self._log._frame_bytes(event)} bytes do not fit a segment of "
-            f"{self._log.settings.segment_size}; nothing was written: configure(segment_size=...) "
+            f"item {item}: it must fit a segment of {self._log.settings.segment_size} bytes, "
+            f"got {self._log._frame_bytes(event)}; nothing was written; configure(segment_size=) "
             "makes later segments larger"
         )
 
     def finish(self) -> None:
-        """Have all of it on the device, and every segment ended by a roll frame."""
+        """Sync all of it, and end every segment with a roll frame."""
         self._begun.check()
         assert self._into is not None
-        self._into.steward.roll()
+        self._into._storage.roll(self._into)
         self._into.close()
         names = sorted(n for n in files.list_dir(self._directory) if segment.is_name(n))
-        files.unlink(self._directory.file(names.pop()))  # the empty one behind the last roll
+        files.unlink(self._directory.file(names.pop()))  # the empty one after the last roll
         self._files = [self._directory.file(n) for n in names]
         for path in self._files:
             fd = files.open_file(path, write=True)
@@ -253,13 +151,13 @@ class Private:
             first = end.walk.next_seq
             if expect is not None and expect != first - 1:
                 raise Conflict(
-                    f"{log.path}: expected seq {expect} to be the last one, but it is {first - 1}; "
+                    f"{log.path}: expect must be the last seq, {first - 1}, got {expect}; "
                     "nothing was written: read what is new and decide again",
                     path=log.path,
                     expected=expect,
                     found=first - 1,
                 )
-            table = producers.table_of(end.map, end.header, end.walk.producer_offset)
+            table = table_of(end.map, end.header, end.walk.producer_offset)
             if who:
                 done = table.done(log.path, who, n)
                 if done is not None:
@@ -274,7 +172,7 @@ class Private:
         return range(first, first + self.count)
 
     def _renumber(self, end: Active, *, moved: bool) -> Active:
-        """The last private segment as it stands; all with other seqs if the log has moved on."""
+        """The last private segment; all get other seqs if the log has changed."""
         shift = end.walk.next_seq - self._first.base_seq
         state = end
         for path in self._files:
@@ -314,9 +212,9 @@ class Private:
             producers_crc=_core.crc32c(packed) if packed else 0,
         )
         offset = end.walk.offset
-        behind = offset + self._nbytes + L.FRAME_HEADER_BYTES
-        allocate_to(attached, end.map, end.header, behind)
-        home = log._directory
+        stop = offset + self._nbytes + L.FRAME_HEADER_BYTES
+        allocate_to(attached, end.map, end.header, stop)
+        home = self._storage.directory
         sources = [*self._files, start_segment(home, fresh, packed, settings)]
         headers = [*self._headers, fresh]
         names = [segment.file_name(header.base_seq) for header in headers]
@@ -327,13 +225,13 @@ class Private:
                 put_in_place(source, home, header)
                 named.append(home.file(segment.file_name(header.base_seq)))
                 _core.fail_point("load.named")
-            with durability.poisoning(attached):
+            with poisoning(attached):
                 files.sync_dir(attached.held_fd, log.path)
-            empty = enter_empty(home, fresh)  # behind the commit nothing may fail any more
+            empty = enter_empty(home, fresh)  # after the commit nothing may fail
         except BaseException:
             self._take_back(named)
             raise
-        attached.put(L.C_RESERVED, position(end.map.number, behind))
+        attached.put(L.C_RESERVED, SegmentPosition(end.map.number, stop).pack())
         _core.fail_point("load.reserved")
         log._write_ending(
             end.map,
@@ -352,12 +250,12 @@ class Private:
             for path in named:
                 files.unlink(path)
         except PenstockError:
-            self._attached.put32(L.C_SUSPECT, 1)  # the next holder moves them out of the way
+            self._attached.put32(L.C_SUSPECT, 1)  # the next holder moves them aside
 
     def remove(self) -> None:
         """Delete what did not become part of the log; if that fails, the next first open does.
 
-        In a child of a fork it is the parent's.
+        In a child of a fork it belongs to the parent.
         """
         if self._into is not None:
             self._into._release()

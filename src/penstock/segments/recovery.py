@@ -1,7 +1,7 @@
-"""Bringing the end of a log into order: at first open, and when a writer died holding the lock.
+"""Recover the end of a log: at first open, and when a writer died holding the lock.
 
-Both do the same: find the end of what was published, finish a roll that was begun, zero what lies
-behind, and derive every word of control from what was walked. Nothing published is ever zeroed: if
+Both do the same: find the end of what was published, finish a roll that was begun, zero the bytes
+after it, and derive every word of control from the walk. Nothing published is ever zeroed: if
 frames below a known head are not valid, that is damage and an error. Making segments is here too.
 """
 
@@ -13,10 +13,10 @@ from penstock import _core
 from penstock import layout as L
 from penstock._core import Control
 from penstock.errors import AlreadyExists, Corrupt, Io, Usage
-from penstock.handle import control, locks, producers
+from penstock.handle import control, locks
 from penstock.handle.control import Words
 from penstock.handle.durability import poisoning
-from penstock.segments import leftovers, segment
+from penstock.segments import leftovers, producers, segment
 from penstock.segments.ending import Active, enter, find_end
 from penstock.segments.leftovers import NEXT
 from penstock.segments.segment import Header
@@ -27,12 +27,12 @@ from penstock.system.directory import Directory, Name
 from penstock.system.messages import logger
 
 LOST = "lost-"
-STAGING = "staging"  # a directory: what somebody has yet to append; no part of the log
+STAGING = "staging"  # a directory: rows to be appended later; not part of the log
 DIRECTORIES = {"consumers", "archive", STAGING}
 
 
 def check_is_free(directory: Directory) -> None:
-    """Refuse to make a log in a directory that holds something else."""
+    """Refuse to make a log in a directory with other files."""
     others = [
         name
         for name in sorted(files.list_dir(directory))
@@ -44,7 +44,7 @@ def check_is_free(directory: Directory) -> None:
     ]
     if others:
         raise Usage(
-            f"{directory}: is not a log and not empty (it holds {others[0]!r}); "
+            f"{directory}: is neither a log nor empty (it has {others[0]!r}); "
             "give the path of a new directory"
         )
 
@@ -69,9 +69,9 @@ def create_first(
 
 
 def start_segment(directory: Directory, header: Header, table: bytes, settings: Settings) -> Name:
-    """Give the prepared file, or a new one, its header on the device; it has no name yet.
+    """Write and sync the header of the prepared file, or of a new one; it has no name yet.
 
-    A file whose sync failed is thrown away: nobody may take it for one on the device.
+    A file whose sync failed is deleted: it must never count as synced.
     """
     temporary = leftovers.free_name(directory, NEXT)
     if not _fits(temporary, header):
@@ -94,7 +94,7 @@ def start_segment(directory: Directory, header: Header, table: bytes, settings: 
 
 
 def _fits(temporary: Name, header: Header) -> bool:
-    """Whether a file prepared earlier has its first blocks where this header wants them."""
+    """Whether a file prepared earlier has its first blocks where this header needs them."""
     if not files.exists(temporary):
         return False
     fd = files.open_file(temporary, write=False)
@@ -115,7 +115,7 @@ def name_segment(started: Name, dir_fd: int, header: Header, live: Control | Non
 
 
 def put_in_place(source: Name, directory: Directory, header: Header) -> None:
-    """Give a finished file the name that its header asks for; what has that name is left alone."""
+    """Give a finished file the name from its header; an existing file is left alone."""
     name = directory.file(segment.file_name(header.base_seq))
     try:
         files.rename(source, name, replace=False)
@@ -125,17 +125,17 @@ def put_in_place(source: Name, directory: Directory, header: Header) -> None:
 
 
 def check_way(directory: Directory, header: Header) -> None:
-    """Raise if something stands where a segment with that header must go.
+    """Raise if a file has the name that a segment with that header needs.
 
-    It is never moved: a foreign file may be the segment of another log, which somebody misses.
+    It is never moved: a foreign file may be a segment that another log needs.
     """
     name = directory.file(segment.file_name(header.base_seq))
     if not files.exists(name):
         return
     if _is_own(name, header):
-        raise Corrupt(f"{name}: stands where a new segment of this log must go", path=name)
+        raise Corrupt(f"{name}: has the name that a new segment of this log needs", path=name)
     raise AlreadyExists(
-        f"{name}: stands where the next segment of this log must go, and is not part of it; "
+        f"{name}: has the name that the next segment of this log needs, and is not part of it; "
         "move it away, then append again",
         filename=str(name),
     )
@@ -184,15 +184,15 @@ def clear_tail(
     *,
     due: bool,
 ) -> bool:
-    """Zero what lies between the published end and ``limit``; whether there was anything.
+    """Zero the bytes between the published end and ``limit``; returns whether there were any.
 
-    If a repair is ``due``, even zeros are synced: whoever wrote them may have died before its sync,
-    and what is still on the device in their place would follow the next append if the power failed.
+    If a repair is ``due``, even zeros are synced: the process that wrote them may have died before
+    its sync, and old bytes on disk would follow the next append if the power failed.
     """
     m = active.map
     start = active.walk.offset
     m.grown()
-    limit = min(limit, active.allocated)  # nothing was ever written behind that
+    limit = min(limit, active.allocated)  # nothing was ever written after that
     if start >= limit:
         return False
     page_end = min(limit, -(-start // L.PAGE) * L.PAGE)
@@ -213,7 +213,7 @@ def clear_tail(
     with poisoning(live):
         files.sync_data(m.fd, m.path)
     logger.info(
-        "%s: removed an unfinished append behind seq %d (bytes %d to %d)",
+        "%s: removed an unfinished append after seq %d (bytes %d to %d)",
         m.path,
         active.walk.next_seq - 1,
         start,
@@ -223,10 +223,10 @@ def clear_tail(
 
 
 def _keep_aside(active: Active, directory: Directory, dir_fd: int, start: int, limit: int) -> None:
-    """Save the bytes of events that nothing valid leads to: a torn page, or damage, lies before.
+    """Save the bytes of events that nothing valid leads to: there is a torn page or damage before.
 
-    They are on the device, name and all, when this returns. A file of that name may be left from
-    a time when the power failed before it was whole.
+    They and their name are on disk when this returns. A file of that name may be incomplete, from
+    an earlier power failure.
     """
     m = active.map
     stem = f"{LOST}{active.header.base_seq:020d}-{start}"
@@ -248,7 +248,7 @@ def _keep_aside(active: Active, directory: Directory, dir_fd: int, start: int, l
         files.close(fd)
     files.sync_dir(dir_fd, directory.path)
     logger.warning(
-        "%s: behind seq %d the frames are not valid, but events follow; they are kept in %s",
+        "%s: the frames after seq %d are not valid, but events follow; they are kept in %s",
         m.path,
         active.walk.next_seq - 1,
         path,
@@ -267,11 +267,11 @@ def _holds(path: str, data: bytes) -> bool:
 def _move_apart(
     store: Store, dir_fd: int, active: Active, live: Control | None, *, trusted: bool
 ) -> None:
-    """Take segments that nothing leads to out of the way, so that no later roll can lead to them.
+    """Move segments aside that nothing leads to, so that no later roll can lead to them.
 
     If no page can have been lost since they were named (``trusted``), nothing ever led to those of
-    a load that was killed: they hold nothing that anybody was told of, and are deleted. All others
-    are renamed, and kept: after a loss of power they may be all that is left of somebody's events.
+    a killed load: they have no acknowledged events, and are deleted. All others are renamed and
+    kept: after power loss they may be all that is left of some events.
     """
     killed = leftovers.abandoned(store.directory) if trusted else set()
     for base in active.apart:
@@ -279,7 +279,7 @@ def _move_apart(
         if (path.base, files.inode(path)) in killed:
             files.unlink(path)
             store.spurious.pop(path.base, None)
-            logger.info("%s: removed; it is of a load that was killed before it was whole", path)
+            logger.info("%s: removed; it is from a load that was killed before its end", path)
         else:
             _keep_apart(store, path, base, active.walk.next_seq - 1, trusted=trusted)
         _core.fail_point("repair.moved")
@@ -310,14 +310,14 @@ def recover(
     limit: int | None = None,
     fresh: bool = True,
 ) -> Active:
-    """Bring the log's end into order: the caller holds LOCK_EX, or the write lock of ``live``.
+    """Recover the end of the log: the caller holds LOCK_EX, or the write lock of ``live``.
 
     1. Follow the segments to the end of what was published.
-    2. Take segments after it, that nothing leads to, out of the way.
-    3. If it is a roll frame, make the successor that it promises and go on there.
-    4. If control did not know that segment as the active one, whoever named it may have died
-       before the name was on the device: sync the directory.
-    5. Zero what lies behind the end.
+    2. Move segments after it aside, to which nothing leads.
+    3. If it is a roll frame, make its successor and continue there.
+    4. If that segment was not the active one in control, the process that named it may have died
+       before the name was on disk: sync the directory.
+    5. Zero the bytes after the end.
     """
     active = find_end(store, hint=hint, write=True, fresh=fresh)
     _core.fail_point("repair.walked")
@@ -330,7 +330,7 @@ def recover(
         name_segment(started, dir_fd, header, live)
         logger.info("%s: finished the roll that a dead process began", store.path)
         store.readmit(header.base_seq)
-        made = enter(store, header.base_seq, None, write=True, behind=active)
+        made = enter(store, header.base_seq, None, write=True, after=active)
         assert made is not None
         active = made
         limit = None
@@ -344,7 +344,7 @@ def recover(
 
 
 def _no_page_lost(hint: Words | None, live: Control | None) -> bool:
-    """Whether everything that was ever written is there: same boot, and no sync that failed."""
+    """Whether everything that was ever written is there: same boot, and no failed sync."""
     if live is not None:
         return not live.get(L.C_POISONED)
-    return hint is not None and not hint[L.C_POISONED] and not hint[L.C_SYNCING] & 0xFFFFFFFF
+    return hint is not None and not hint[L.C_POISONED] and not hint[L.C_SYNCING]

@@ -1,25 +1,26 @@
 """One segment file: its header, checkpoint slots and footer, making one and mapping one.
 
-Everything read from disk is checked here before anyone trusts it. Which segments there are is the
-store's business, and when to make or seal one is the steward's.
+Everything read from disk is checked here before it is trusted. The store knows which segments there
+are, and the steward when to make or seal one.
 """
 
 from __future__ import annotations
 
 import re
-import struct
 from dataclasses import dataclass, field
 
 from penstock import _core, headers
 from penstock import layout as L
 from penstock._core import SegmentMap, Walked
-from penstock.errors import Corrupt, UnsupportedVersion
-from penstock.headers import page_is_good, seal_page
+from penstock.errors import Corrupt
+from penstock.headers import is_good, seal, take_apart
 from penstock.system import files
+from penstock.tunables import ALLOCATE_STEP_MIN
 
 SUFFIX = ".seg"
-BEGUN = b"PSKBEGUN"  # how a file begins that has no header yet
-_SLOT = struct.Struct("<8s10Q")
+BEGUN = b"PSKBEGUN"  # the start of a file that has no header yet
+_VERSIONS = range(L.FORMAT_VERSION_OLDEST, L.FORMAT_VERSION + 1)
+_IDENTITY = ("uuid", "base_seq", "number", "generation")  # in header and footer
 _NAME = re.compile(r"(?!0{20})[0-9]{20}\.seg")
 
 
@@ -34,22 +35,22 @@ def is_name(name: str) -> bool:
 
 
 def index_capacity(segment_bytes: int) -> int:
-    """How many index entries a segment of that size can need."""
+    """The number of index entries that a segment of that size can need."""
     return segment_bytes // L.INDEX_STEP + 2
 
 
 def index_bytes_for(data_bytes: int) -> int:
-    """Bytes of index that frames of ``data_bytes`` in all can need, in whole pages."""
+    """Bytes of index that frames of ``data_bytes`` in all can need, in full pages."""
     return pages(index_capacity(data_bytes) * L.INDEX_ENTRY_BYTES)
 
 
 def pages(nbytes: int) -> int:
-    """So many bytes, rounded up to whole pages."""
+    """A number of bytes, rounded up to full pages."""
     return -(-nbytes // L.PAGE) * L.PAGE
 
 
 def room_in(segment_bytes: int) -> int:
-    """Bytes of frames that a segment of that size takes."""
+    """Bytes of frames that fit a segment of that size."""
     header = L.INDEX_OFFSET + index_bytes_for(segment_bytes)
     return segment_bytes - L.PAGE - L.FRAME_HEADER_BYTES - header
 
@@ -74,7 +75,7 @@ class Header:
 
     @property
     def producers_offset(self) -> int:
-        """Where the table of producers stands, if there is one."""
+        """The offset of the table of producers, if there is one."""
         return L.INDEX_OFFSET + index_bytes_for(self.segment_bytes)
 
     @property
@@ -84,102 +85,71 @@ class Header:
 
     @property
     def footer_offset(self) -> int:
-        """Where the footer stands once the segment is sealed."""
+        """The offset of the footer once the segment is sealed."""
         return self.segment_bytes - L.PAGE
 
     @property
     def frames_end(self) -> int:
-        """Where appends stop: the roll frame still fits behind it."""
+        """Where appends stop: the roll frame still fits after it."""
         return self.footer_offset - L.FRAME_HEADER_BYTES
 
     def pack(self) -> bytes:
         """The page as it is on disk."""
-        page = bytearray(L.PAGE)
-        page[: len(L.SEGMENT_MAGIC)] = L.SEGMENT_MAGIC
-        struct.pack_into(
-            "<II16sQIIQQQQIIQQIIQII",
-            page,
-            L.HEADER_VERSION,
-            L.FORMAT_VERSION,
-            L.BYTE_ORDER_MARK,
-            self.uuid,
-            self.base_seq,
-            self.number,
-            self.generation,
-            self.created_ns,
-            self.segment_bytes,
-            self.data_offset,
-            L.INDEX_OFFSET,
-            index_capacity(self.segment_bytes),
-            L.INDEX_STEP,
-            self.prior_append_ns,
-            self.prior_event_max_ns,
-            L.HEADER_FLAG_MONOTONE if self.monotone else 0,
-            len(self.settings),
-            self.producers_offset if self.producers_bytes else 0,
-            self.producers_bytes,
-            self.producers_crc,
+        return seal(
+            L.HEADER,
+            magic=L.SEGMENT_MAGIC,
+            version=L.FORMAT_VERSION,
+            byte_order=L.BYTE_ORDER_MARK,
+            uuid=self.uuid,
+            base_seq=self.base_seq,
+            number=self.number,
+            generation=self.generation,
+            created_ns=self.created_ns,
+            segment_bytes=self.segment_bytes,
+            data_offset=self.data_offset,
+            index_offset=L.INDEX_OFFSET,
+            index_capacity=index_capacity(self.segment_bytes),
+            index_step=L.INDEX_STEP,
+            prior_append_ns=self.prior_append_ns,
+            prior_event_max_ns=self.prior_event_max_ns,
+            flags=L.HEADER_FLAG_MONOTONE if self.monotone else 0,
+            settings_len=len(self.settings),
+            producers_offset=self.producers_offset if self.producers_bytes else 0,
+            producers_bytes=self.producers_bytes,
+            producers_crc=self.producers_crc,
+            settings=self.settings,
         )
-        page[L.HEADER_SETTINGS : L.HEADER_SETTINGS + len(self.settings)] = self.settings
-        seal_page(page, L.HEADER_CRC)
-        return bytes(page)
 
     @classmethod
     def unpack(cls, page: bytes, path: str) -> Header:
-        """Check and take apart a header page, or a copy of one."""
-        if len(page) not in (L.PAGE, L.COPY_BYTES) or not page.startswith(L.SEGMENT_MAGIC):
-            raise Corrupt(f"{path}: this is not a segment: it does not begin as one", path=path)
-        version, order = struct.unpack_from("<II", page, L.HEADER_VERSION)
-        if order != L.BYTE_ORDER_MARK:
-            raise UnsupportedVersion(
-                f"{path}: written in another byte order ({order:#x})", path=path
-            )
-        if not L.FORMAT_VERSION_OLDEST <= version <= L.FORMAT_VERSION:
-            raise UnsupportedVersion(
-                f"{path}: format version {version}; this Penstock reads versions "
-                f"{L.FORMAT_VERSION_OLDEST} to {L.FORMAT_VERSION}",
-                path=path,
-            )
-        if not page_is_good(page, len(page) - 4):
-            raise Corrupt(f"{path}: the checksum of its header does not match", path=path, offset=0)
-        fields = struct.unpack_from("<16sQIIQQQQIIQQIIQII", page, L.HEADER_UUID)
-        (uuid, base, number, generation, created, size, data, index, capacity, step) = fields[:10]
-        prior_append, prior_event, flags, settings_len = fields[10:14]
-        producers, producers_bytes, producers_crc = fields[14:]
+        """Check and unpack a header page, or a copy of one."""
+        fields = take_apart(page, path, L.SEGMENT_MAGIC, "segment", _VERSIONS, "format version")
         header = cls(
-            uuid=uuid,
-            base_seq=base,
-            number=number,
-            generation=generation,
-            created_ns=created,
-            segment_bytes=size,
-            prior_append_ns=prior_append,
-            prior_event_max_ns=prior_event,
-            monotone=bool(flags & L.HEADER_FLAG_MONOTONE),
-            settings=page[L.HEADER_SETTINGS : L.HEADER_SETTINGS + settings_len],
-            producers_bytes=producers_bytes,
-            producers_crc=producers_crc,
-            version=version,
+            **{name: fields[name] for name in cls.__slots__ if name != "monotone"},
+            monotone=bool(fields["flags"] & L.HEADER_FLAG_MONOTONE),
         )
+        size, table = header.segment_bytes, header.producers_bytes
         sane = (
-            1 <= base <= L.SEQ_MAX
-            and 1 <= number <= L.SEGMENT_NUMBER_MAX
+            1 <= header.base_seq <= L.SEQ_MAX
+            and 1 <= header.number <= L.SEGMENT_NUMBER_MAX
             and L.SEGMENT_BYTES_MIN <= size <= L.SEGMENT_BYTES_MAX
             and size % L.PAGE == 0
-            and (data, index) == (header.data_offset, L.INDEX_OFFSET)
-            and (capacity, step) == (index_capacity(size), L.INDEX_STEP)
-            and settings_len <= L.SETTINGS_BYTES_MAX
-            and producers == (header.producers_offset if producers_bytes else 0)
-            and producers_bytes <= size // L.PRODUCERS_SHARE
+            and fields["data_offset"] == header.data_offset
+            and fields["index_offset"] == L.INDEX_OFFSET
+            and fields["index_capacity"] == index_capacity(size)
+            and fields["index_step"] == L.INDEX_STEP
+            and fields["settings_len"] <= L.SETTINGS_BYTES_MAX
+            and fields["producers_offset"] == (header.producers_offset if table else 0)
+            and table <= size // L.PRODUCERS_SHARE
         )
         if not sane:
-            raise Corrupt(f"{path}: its header contradicts itself", path=path, offset=0)
+            raise Corrupt(f"{path}: its header is not consistent", path=path, offset=0)
         return header
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A checkpoint: frames up to ``offset`` were on the device when it was written."""
+    """A checkpoint: frames up to ``offset`` were on disk when it was written."""
 
     generation: int
     offset: int
@@ -193,47 +163,33 @@ class Slot:
     monotone: bool
 
     def pack(self) -> bytes:
-        """The 512 bytes that stand at the start of a checkpoint page."""
-        data = bytearray(L.SLOT_BYTES)
-        _SLOT.pack_into(
-            data,
-            0,
-            L.SLOT_MAGIC,
-            self.generation,
-            self.offset,
-            self.last_frame,
-            self.last_seq,
-            self.last_append_ns,
-            self.settings_offset,
-            self.index_count,
-            self.event_max_ns,
-            L.SLOT_FLAG_MONOTONE if self.monotone else 0,
-            self.producer_offset,
+        """The 512 bytes at the start of a checkpoint page."""
+        return seal(
+            L.SLOT,
+            magic=L.SLOT_MAGIC,
+            generation=self.generation,
+            offset=self.offset,
+            last_frame=self.last_frame,
+            last_seq=self.last_seq,
+            last_append_ns=self.last_append_ns,
+            settings_offset=self.settings_offset,
+            index_count=self.index_count,
+            event_max_ns=self.event_max_ns,
+            flags=L.SLOT_FLAG_MONOTONE if self.monotone else 0,
+            producer_offset=self.producer_offset,
         )
-        seal_page(data, L.SLOT_CRC)
-        return bytes(data)
 
     @classmethod
     def unpack(cls, data: bytes, header: Header | None) -> Slot | None:
         """The slot, or None if it is not valid for a segment with that header, if one is known."""
         if len(data) < L.SLOT_BYTES or data[: len(L.SLOT_MAGIC)] != L.SLOT_MAGIC:
             return None
-        if not page_is_good(data, L.SLOT_CRC):
+        if not is_good(L.SLOT, data):
             return None
-        fields = _SLOT.unpack_from(data)
-        generation, offset, last_frame, last_seq, last_append_ns, settings_offset = fields[1:7]
-        index_count, event_max_ns, flags, producer_offset = fields[7:]
+        fields = L.SLOT.unpack(data)
         slot = cls(
-            generation=generation,
-            offset=offset,
-            last_frame=last_frame,
-            last_seq=last_seq,
-            last_append_ns=last_append_ns,
-            settings_offset=settings_offset,
-            index_count=index_count,
-            event_max_ns=event_max_ns,
-            producer_offset=producer_offset,
-            monotone=bool(flags & L.SLOT_FLAG_MONOTONE),
+            **{name: fields[name] for name in cls.__slots__ if name != "monotone"},
+            monotone=bool(fields["flags"] & L.SLOT_FLAG_MONOTONE),
         )
         if header is None:
             return slot
@@ -263,8 +219,8 @@ def first_slot(header: Header) -> Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
-    """What the footer of a sealed segment says about it."""
+class SegmentSummary:
+    """The footer of a sealed segment, which summarises it."""
 
     data_end: int
     last_frame: int
@@ -293,8 +249,8 @@ class Summary:
         index_crc: int,
         topics: frozenset[bytes] | None,
         sealed_ns: int,
-    ) -> Summary:
-        """What a walk over all frames of a segment that has rolled says about it."""
+    ) -> SegmentSummary:
+        """The result of a walk over all frames of a segment that has rolled."""
         return cls(
             data_end=walk.offset,
             last_frame=walk.last_frame,
@@ -318,74 +274,63 @@ class Summary:
 
     def pack(self, header: Header) -> bytes:
         """The page as it is on disk."""
-        page = bytearray(L.PAGE)
-        page[: len(L.FOOTER_MAGIC)] = L.FOOTER_MAGIC
-        topics = b""
-        if self.topics is not None:
-            topics = b"".join(len(t).to_bytes(2, "little") + t for t in sorted(self.topics))
+        topics = b"".join(L.TOPIC_ENTRY.pack(len=len(t)) + t for t in sorted(self.topics or ()))
         flags = (
             (L.FOOTER_FLAG_MONOTONE if self.monotone else 0)
             | (L.FOOTER_FLAG_LOG_MONOTONE if self.log_monotone else 0)
             | (L.FOOTER_FLAG_TOPICS_COMPLETE if self.topics is not None else 0)
         )
-        struct.pack_into(
-            "<II16sQIIQQQQQQQQQQQQIIIII",
-            page,
-            L.FOOTER_VERSION,
-            L.FORMAT_VERSION,
-            flags,
-            header.uuid,
-            header.base_seq,
-            header.number,
-            header.generation,
-            self.data_end,
-            self.last_frame,
-            self.count,
-            self.first_seq,
-            self.last_seq,
-            self.next_seq,
-            self.first_append_ns,
-            self.last_append_ns,
-            self.event_min_ns,
-            self.event_max_ns,
-            self.log_event_max_ns,
-            self.sealed_ns,
-            self.index_count,
-            self.index_crc,
-            self.data_crc,
-            len(self.topics or ()),
-            len(topics),
+        return seal(
+            L.FOOTER,
+            magic=L.FOOTER_MAGIC,
+            version=L.FORMAT_VERSION,
+            flags=flags,
+            uuid=header.uuid,
+            base_seq=header.base_seq,
+            number=header.number,
+            generation=header.generation,
+            data_end=self.data_end,
+            last_frame=self.last_frame,
+            count=self.count,
+            first_seq=self.first_seq,
+            last_seq=self.last_seq,
+            next_seq=self.next_seq,
+            first_append_ns=self.first_append_ns,
+            last_append_ns=self.last_append_ns,
+            event_min_ns=self.event_min_ns,
+            event_max_ns=self.event_max_ns,
+            log_event_max_ns=self.log_event_max_ns,
+            sealed_ns=self.sealed_ns,
+            index_count=self.index_count,
+            index_crc=self.index_crc,
+            data_crc=self.data_crc,
+            topics_count=len(self.topics or ()),
+            topics_len=len(topics),
+            topics=topics,
         )
-        page[L.FOOTER_TOPICS : L.FOOTER_TOPICS + len(topics)] = topics
-        seal_page(page, L.FOOTER_CRC)
-        return bytes(page)
 
     @classmethod
-    def unpack(cls, page: bytes, header: Header) -> Summary | None:
+    def unpack(cls, page: bytes, header: Header) -> SegmentSummary | None:
         """The summary, or None if the page is not a valid footer of that segment."""
         if len(page) < L.PAGE or page[: len(L.FOOTER_MAGIC)] != L.FOOTER_MAGIC:
             return None
-        if not page_is_good(page, L.FOOTER_CRC):
+        if not is_good(L.FOOTER, page):
             return None
-        fields = struct.unpack_from("<II16sQIIQQQQQQQQQQQQIIIII", page, L.FOOTER_VERSION)
-        version, flags, *identity = fields[:6]
-        if not L.FORMAT_VERSION_OLDEST <= version <= L.FORMAT_VERSION or identity != [
-            header.uuid,
-            header.base_seq,
-            header.number,
-            header.generation,
-        ]:
+        fields = L.FOOTER.unpack(page)
+        same = all(fields[name] == getattr(header, name) for name in _IDENTITY)
+        if not same or fields["version"] not in _VERSIONS:
             return None
-        data_end, last_frame, *middle = fields[6:21]
-        topics_count, topics_len = fields[21:]
+        flags = fields["flags"]
         topics = None
         if flags & L.FOOTER_FLAG_TOPICS_COMPLETE:
-            topics = _unpack_topics(page, topics_count, topics_len)
+            topics = _unpack_topics(fields["topics"], fields["topics_count"], fields["topics_len"])
+        data_end, last_frame = fields["data_end"], fields["last_frame"]
         inside = header.data_offset <= last_frame < data_end <= header.footer_offset
-        if not inside or middle[10] > index_capacity(header.segment_bytes):
+        if not inside or fields["index_count"] > index_capacity(header.segment_bytes):
             return None
+        own = ("monotone", "log_monotone", "topics")
         return cls(
-            **dict(zip(cls.__slots__, (data_end, last_frame, *middle), strict=False)),
+            **{name: fields[name] for name in cls.__slots__ if name not in own},
             monotone=bool(flags & L.FOOTER_FLAG_MONOTONE),
             log_monotone=bool(flags & L.FOOTER_FLAG_LOG_MONOTONE),
             topics=topics,
@@ -393,45 +338,42 @@ class Summary:
 
 
 def open_block(walk: Walked) -> bytes:
-    """The index entry of the block that a walk stands in."""
-    return struct.pack(
-        "<IIQQQQ",
-        walk.block_offset,
-        walk.block_topics,
-        walk.block_seq,
-        walk.block_append_ns,
-        walk.block_event_min_ns,
-        walk.block_event_max_ns,
+    """The index entry of the current block of a walk."""
+    return L.INDEX_ENTRY.pack(
+        offset=walk.block_offset,
+        topics=walk.block_topics,
+        seq=walk.block_seq,
+        append_ns=walk.block_append_ns,
+        event_min_ns=walk.block_event_min_ns,
+        event_max_ns=walk.block_event_max_ns,
     )
 
 
-def _unpack_topics(page: bytes, count: int, nbytes: int) -> frozenset[bytes] | None:
+def _unpack_topics(data: bytes, count: int, nbytes: int) -> frozenset[bytes] | None:
     if nbytes > L.TOPICS_BYTES_MAX:
         return None
-    at = L.FOOTER_TOPICS
-    end = at + nbytes
-    found = []
-    while at < end:
-        n = int.from_bytes(page[at : at + 2], "little")
-        found.append(page[at + 2 : at + 2 + n])
-        at += 2 + n
-    return frozenset(found) if len(found) == count and at == end else None
+    at, found = 0, []
+    while at < nbytes:
+        start = at + L.TOPIC_ENTRY_BYTES
+        at = start + L.TOPIC_ENTRY.get(data[at:start], "len")
+        found.append(data[start:at])
+    return frozenset(found) if len(found) == count and at == nbytes else None
 
 
 def read_header(fd: int, path: str) -> Header:
-    """The checked header of an open segment file, or the copy of it that counts."""
+    """The checked header of an open segment file, or the copy that is used."""
     return headers.read(fd, Header.unpack, L.COPY_VERSION, path)
 
 
-def read_footer(fd: int, header: Header, path: str) -> Summary | None:
+def read_footer(fd: int, header: Header, path: str) -> SegmentSummary | None:
     """The checked footer; None if the segment is not sealed."""
     if files.size(fd, path) != header.segment_bytes:
         return None
-    return Summary.unpack(files.read_at(fd, L.PAGE, header.footer_offset, path), header)
+    return SegmentSummary.unpack(files.read_at(fd, L.PAGE, header.footer_offset, path), header)
 
 
 def write_start(fd: int, header: Header, producers: bytes, path: str) -> None:
-    """Give an allocated, still private file its header and first checkpoint, on the device."""
+    """Write and sync the header and first checkpoint of an allocated, still private file."""
     if producers:
         padded = producers.ljust(pages(len(producers)), b"\0")
         files.write_at(fd, padded, header.producers_offset, path)
@@ -446,7 +388,7 @@ def put_start(fd: int, header: Header, path: str) -> None:
 
 
 def mark_begun(fd: int, path: str) -> None:
-    """Have a new file say that it will be a segment. The header takes the place of this."""
+    """Mark a new file as a future segment. The header replaces this mark."""
     files.write_at(fd, BEGUN, 0, path)
 
 
@@ -455,7 +397,7 @@ def prepare_file(
     segment_bytes: int,
     mode: int,
     producers_bytes: int = 0,
-    frames_bytes: int = L.ALLOCATE_STEP_MIN,
+    frames_bytes: int = ALLOCATE_STEP_MIN,
 ) -> int:
     """Make a private file with blocks for the start of a segment; returns its descriptor."""
     fd = files.create_file(path, mode)
@@ -473,7 +415,7 @@ def prepare_file(
 
 
 def read_producers(fd: int, header: Header, path: str) -> bytes:
-    """The checked bytes of the table of producers as it was when the segment began."""
+    """The checked bytes of the table of producers at the start of the segment."""
     if not header.producers_bytes:
         return b""
     data = files.read_at(fd, header.producers_bytes, header.producers_offset, path)
@@ -537,5 +479,5 @@ def map_segment(path: str, *, write: bool = False) -> tuple[SegmentMap, Header]:
 
 
 def disk_bytes(path: str) -> int:
-    """Bytes that the file takes on the device."""
+    """Bytes that the file takes on disk."""
     return files.status(path).st_blocks * 512

@@ -1,4 +1,4 @@
-"""The segments of one log's directory: which there are, which are foreign, and maps of some.
+"""The segments of one log's directory: which exist, which are foreign, and maps of some.
 
 It only reads. It keeps a bounded number of maps; a reader that holds one keeps it alive by itself.
 """
@@ -37,11 +37,11 @@ class Store:
         self.uuid = uuid
         self.recent = recent
         self.active = active
-        self.coder = coder  # what decodes the events that are read through a map
+        self.coder = coder  # decodes the events that are read through a map
         self.spurious: dict[str, str] = {}
         self.names: list[str] = []  # as last listed, foreign ones too
         self._bases: list[int] | None = None
-        self._linked: set[int] = set()  # bases whose place behind the one before was checked
+        self._linked: set[int] = set()  # bases whose place after the one before was checked
 
     def file(self, base_seq: int) -> Name:
         """The file of the segment that begins with ``base_seq``."""
@@ -57,7 +57,7 @@ class Store:
         return self._bases
 
     def check_there(self) -> None:
-        """Raise `Gone` if a log that was open, and so had a segment, has none left."""
+        """Raise `Gone` if a log that was open, and so had a segment, has none now."""
         if not self._bases and self.uuid is not None:
             raise gone_error(self.path)
 
@@ -68,7 +68,7 @@ class Store:
         self._linked.clear()
 
     def keep(self, m: SegmentMap) -> SegmentMap:
-        """Take ``m`` among the recently used maps, in place of an older map of that segment."""
+        """Add ``m`` to the recently used maps, replacing an older map of that segment."""
         m.coder = self.coder
         self.recent[:] = [k for k in self.recent if k.base_seq != m.base_seq]
         self.recent.append(m)
@@ -76,7 +76,7 @@ class Store:
         return m
 
     def set_aside(self, base_seq: int, why: str, *, quietly: bool = False) -> None:
-        """Take note that a file is not part of the log; it is reported, never read or deleted."""
+        """Note that a file is not part of the log; it is reported, never read or deleted."""
         name = segment.file_name(base_seq)
         if name not in self.spurious:
             self.spurious[name] = why
@@ -89,7 +89,7 @@ class Store:
             self._bases = [b for b in self._bases if b != base_seq]
 
     def readmit(self, base_seq: int) -> None:
-        """A segment of this log has that name now, whatever had it before."""
+        """Note that a segment of this log has that name now."""
         self.spurious.pop(segment.file_name(base_seq), None)
         self.bases(fresh=True)
 
@@ -112,7 +112,7 @@ class Store:
         return self.keep(m)
 
     def _map(self, base_seq: int) -> tuple[SegmentMap, Header]:
-        """Map a segment; if there is no room for one more, without the others."""
+        """Map a segment; if there is no memory for one more, drop the others first."""
         try:
             return segment.map_segment(self.file(base_seq))
         except Io as error:
@@ -130,7 +130,7 @@ class Store:
         return None
 
     def covering(self, seq: int) -> SegmentMap | None:
-        """The segment that ``seq`` falls into, or the first one if seq lies before it."""
+        """The segment that contains ``seq``, or the first one if seq is before it."""
         fresh = False
         while bases := self.bases(fresh=fresh):
             at = max(0, bisect_right(bases, seq) - 1)
@@ -151,7 +151,7 @@ class Store:
             try:
                 before = self.open(earlier[-1]) if earlier else None
             except Corrupt:
-                return False  # the one before is damaged, and cannot say
+                return False  # the one before is damaged, so its range is unknown
             if before is None and earlier:
                 if segment.file_name(earlier[-1]) not in self.spurious:
                     self.bases(fresh=True)  # it is gone
@@ -166,7 +166,7 @@ class Store:
         return False
 
     def first_where(self, holds: Callable[[SegmentMap], bool]) -> int | None:
-        """Base seq of the first segment that ``holds``, as then all later ones do."""
+        """Base seq of the first segment for which ``holds`` is true; it is for all later ones."""
         while True:
             bases = self.bases()
             low, high = 0, len(bases)
@@ -174,7 +174,7 @@ class Store:
                 middle = (low + high) // 2
                 m = self.open(bases[middle])
                 if m is None or self._is_foreign(bases[middle]) or self.bases() != bases:
-                    break  # one was foreign or is gone: begin again without it
+                    break  # one was foreign or is gone: start over without it
                 if holds(m):
                     high = middle
                 else:
@@ -185,7 +185,7 @@ class Store:
                 self.bases(fresh=True)
 
     def leads_to(self, m: SegmentMap) -> int:
-        """The base seq behind a segment: 0 if it has none, beyond all if it takes the appends."""
+        """The base seq after a segment: 0 if it has none, beyond all if it takes the appends."""
         if m.next_seq:
             return m.next_seq
         walk, _, _ = m.walk(m.grown(), check_crc=False)
@@ -194,12 +194,12 @@ class Store:
         return 1 << 64 if m.base_seq == self.active() else 0
 
     def _end_of(self, m: SegmentMap) -> int:
-        """The seq behind the last one of a segment."""
+        """The seq after the last one of a segment."""
         walk, _, _ = m.walk(m.grown(), check_crc=False)
         return int(walk.next_seq)
 
     def survey(self) -> None:
-        """Look at every segment, so that ``spurious`` is complete."""
+        """Check every segment, so that ``spurious`` is complete."""
         for base in list(self.bases(fresh=True)):
             if base not in self._linked:
                 with suppress(Corrupt):
@@ -244,7 +244,7 @@ class Store:
             raise self.missing(leads_to, later.base_seq)
 
     def after(self, seq: int) -> SegmentMap | None:
-        """The first segment that begins above ``seq`` and can be read, whatever leads to it."""
+        """The first segment that begins above ``seq`` and can be read, even if unlinked."""
         return self._first_good([b for b in self.bases(fresh=True) if b > seq])
 
     def below(self, seq: int) -> SegmentMap | None:
@@ -260,11 +260,11 @@ class Store:
         return None
 
     def missing(self, first: int, successor: int | None) -> Corrupt:
-        """The error for segments that should be there and are not."""
+        """The error for missing segments."""
         upto = f"{successor - 1}" if successor else "the end"
         return Corrupt(
             f"{self.path}: the segment {segment.file_name(first)} is missing: "
-            f"seq {first} to {upto} cannot be read; what follows can",
+            f"seq {first} to {upto} cannot be read; later events can",
             path=self.file(first),
             seq=first,
             last_seq=first - 1,

@@ -1,7 +1,10 @@
 """Options of the source and of the sink: each is known and checked, or refused with the reason.
 
-Spark hands options over as text, with names in lower case. What is not known is an error: an option
-that is misspelt must not be an option that is silently not there.
+Spark hands options over as text, with names in lower case. An unknown option is an error: a
+misspelt option must never be ignored.
+
+An option that Spark's own sources have (Kafka's, and JSON's for values) keeps its name there. Any
+other option is the argument of the same name in Python, in camel case: ``onDamage``, ``durable``.
 """
 
 from __future__ import annotations
@@ -37,14 +40,14 @@ _KAFKA = {
     "kafkaconsumer.polltimeoutms": "nothing is polled over a network",
     "kafkaconsumer.consumercachetimeoutms": "there is no consumer to cache",
     "kafkaconsumer.useconsumercache": "there is no consumer to cache",
-    "fetchoffset.numretries": "offsets come from shared memory; there is nothing to try again",
-    "fetchoffset.retryintervalms": "offsets come from shared memory; there is nothing to try again",
-    "groupidprefix": "Spark keeps the position in its checkpoint, so there is no group",
-    "includetimestamp": "the column timestamp is there already",
+    "fetchoffset.numretries": "offsets come from shared memory; there is nothing to retry",
+    "fetchoffset.retryintervalms": "offsets come from shared memory; there is nothing to retry",
+    "groupidprefix": "Spark keeps the position in its checkpoint; there is no consumer group",
+    "includetimestamp": "the column timestamp is always there",
 }
 
 
-class Options:
+class SourceOptions:
     """The options of one source or sink."""
 
     def __init__(
@@ -60,31 +63,31 @@ class Options:
         refusals = {**_KAFKA, **(refused or {})}
         for name in sorted(self._given):
             if name in refusals:
-                raise Usage(f"option {name!r} means nothing to {what}: {refusals[name]}")
+                raise Usage(f"option {name!r} cannot be given to {what}: {refusals[name]}")
             if name.startswith("kafka."):
-                raise Usage(f"option {name!r} is for a Kafka client, and {what} is none")
+                raise Usage(f"option {name!r} is for a Kafka client; {what} has no Kafka client")
             if name not in self._known:
                 near = difflib.get_close_matches(name, self._known, 1)
-                hint = f"; did you mean {self._known[near[0]]!r}?" if near else ""
+                hint = f" Did you mean {self._known[near[0]]!r}?" if near else ""
                 there = ", ".join(sorted(self._known.values(), key=str.lower))
-                raise Usage(f"{what} has no option {name!r}{hint} It has {there}")
+                raise Usage(f"{what} has no option {name!r}.{hint} Its options are {there}")
 
     def given(self, name: str) -> bool:
         """Whether the user gave the option."""
         return name.lower() in self._given
 
     def text(self, name: str, default: str | None = None) -> str | None:
-        """What was given, as it is."""
+        """The text that was given."""
         return self._given.get(name.lower(), default)
 
     def choice(self, name: str, choices: Iterable[str], default: str) -> str:
-        """One of some words, in any case."""
+        """One of some words, in upper or lower case."""
         among = list(choices)
         found = self._given.get(name.lower(), default)
         for word in among:
             if found.strip().lower() == word.lower():
                 return word
-        raise Usage(f"option {name!r} is one of {', '.join(among)}, not {found!r}")
+        raise Usage(f"option {name!r} must be one of {', '.join(among)}, got {found!r}")
 
     def flag(self, name: str, default: bool) -> bool:
         """True or false."""
@@ -96,9 +99,9 @@ class Options:
         if text is None:
             return default
         if not re.fullmatch(r"\s*[+-]?\d{1,18}\s*", text):
-            raise Usage(f"option {name!r} is a whole number, not {text!r}")
+            raise Usage(f"option {name!r} must be a whole number, got {text!r}")
         if int(text) < least:
-            raise Usage(f"option {name!r} is a whole number from {least}, not {int(text)}")
+            raise Usage(f"option {name!r} must be {least} or more, got {int(text)}")
         return int(text)
 
     def nbytes(self, name: str) -> int | None:
@@ -109,16 +112,16 @@ class Options:
         found = re.fullmatch(r"(\d{1,18})\s*([kmgt]?)(?:i?b)?", text.strip().lower())
         nbytes = int(found[1]) * _UNITS_BYTES[found[2]] if found else 0
         if not nbytes:
-            raise Usage(f"option {name!r} is a number of bytes, such as 64m; not {text!r}")
+            raise Usage(f"option {name!r} must be a number of bytes, such as 64m, got {text!r}")
         return nbytes
 
     def seconds(self, name: str, default: str) -> float:
-        """A span of time, such as "15m" or "90 seconds"; milliseconds if no unit is given."""
+        """A duration, such as "15m" or "90 seconds"; milliseconds if no unit is given."""
         text = self._given.get(name.lower(), default)
         found = re.fullmatch(r"(\d{1,12})\s*([a-z]*)", text.strip().lower())
         unit = (found[2] or "ms") if found else ""
         if found is None or unit not in _UNITS_SECONDS:
-            raise Usage(f"option {name!r} is a span of time, such as 15m or 90s; not {text!r}")
+            raise Usage(f"option {name!r} must be a duration, such as 15m or 90s, got {text!r}")
         return int(found[1]) * _UNITS_SECONDS[unit]
 
     def names(self, name: str) -> list[str] | None:
@@ -128,7 +131,7 @@ class Options:
             return None
         found = [part.strip() for part in text.split(",")]
         if not all(found):
-            raise Usage(f"option {name!r} is a list such as a,b; not {text!r}")
+            raise Usage(f"option {name!r} must be a list such as a,b, got {text!r}")
         return found
 
     def object(self, name: str) -> dict[str, Any] | None:
@@ -142,7 +145,7 @@ def json_object(name: str, text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise Usage(f"option {name!r} is JSON, and this is none: {text!r} ({error})") from None
+        raise Usage(f"option {name!r} must be JSON, got {text!r} ({error})") from None
     if not isinstance(found, dict):
-        raise Usage(f"option {name!r} is a JSON object, not {text!r}")
+        raise Usage(f"option {name!r} must be a JSON object, got {text!r}")
     return found

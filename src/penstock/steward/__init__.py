@@ -1,4 +1,4 @@
-"""Maintenance of a log: roll, seal, and the thread that does what can be done ahead of time."""
+"""Maintenance of a log: roll, seal, and the thread that does such work ahead of time."""
 
 from penstock.steward.steward import Steward
 

@@ -1,4 +1,4 @@
-"""What a writing handle has done ahead of need: blocks, the next segment, seals of old ones."""
+"""Work that a writing handle does ahead of time: blocks, the next segment, seals of old ones."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from penstock._core import Control, SegmentMap
 from penstock.errors import Busy, Closed, Corrupt, PenstockError
 from penstock.handle import durability
 from penstock.handle.durability import Snapshot
+from penstock.layout import SegmentPosition
+from penstock.segments import syncing
 from penstock.segments.segment import Header
 from penstock.segments.store import Store
 from penstock.settings import Settings
@@ -17,6 +19,7 @@ from penstock.steward.record import Record
 from penstock.steward.roll import PATIENCE, allocate_to, prepare
 from penstock.steward.seal import seal_finished
 from penstock.system.directory import Directory
+from penstock.tunables import ALLOCATE_AHEAD_BYTES
 
 UNSEALED_MAX = 8  # segments that may wait for a pause in the appends
 PAUSE = 0.04  # seconds without an append; less than a keeper's LATER, so that one look is enough
@@ -40,7 +43,7 @@ class Ahead:
         self._seals = seals
         self._store = Store(directory, uuid, [], lambda: 0)
         self._sealed_below = 0
-        self._sealed_number = control.get(L.C_HEAD) >> 32
+        self._sealed_number = SegmentPosition.unpack(control.get(L.C_HEAD)).number
         self._head_seen = 0
         self._moved_at = 0.0
         self._maps: dict[int, SegmentMap] = {}  # of segments that this handle has appended to
@@ -52,15 +55,15 @@ class Ahead:
             return False
         m, header, settings = self.active
         self._maps[m.base_seq] = m
-        head = self._control.get(L.C_HEAD)
-        offset = head & 0xFFFFFFFF if head >> 32 == m.number else 0  # 0: the log has moved on
+        number, end = SegmentPosition.unpack(self._control.get(L.C_HEAD))
+        offset = end if number == m.number else 0  # 0: the log has rolled
         late = bool(offset) and self._do("allocate", lambda: self._allocate(m, header, offset))
         if offset > header.frames_end // 5 * 4:
             late |= self._do("prepare", lambda: prepare(self._directory, self._control, settings))
         return self._do_seal(closing, m) or late
 
     def _do(self, job: str, work: Callable[[], bool]) -> bool:
-        """Do a job and note how it went; whether it has to be done later, for want of a lock."""
+        """Do a job and record the result; True if it must be done later, for lack of a lock."""
         try:
             if work():
                 self._record.succeeded(job)
@@ -77,23 +80,24 @@ class Ahead:
         return False
 
     def _do_seal(self, closing: bool, m: SegmentMap) -> bool:
-        """Seal finished segments, if there are any and appends pause; whether to look again."""
+        """Seal finished segments, if there are any and appends pause; True to look again later."""
         base = self._control.get(L.C_ACTIVE_BASE)
         if base == self._sealed_below or not self._seals:
             return False
         if closing and self._control.has_writers():
-            return False  # somebody else is there to do it
+            return False  # another handle does it
         head = self._control.get(L.C_HEAD)
         if head != self._head_seen:
             self._head_seen, self._moved_at = head, monotonic()
-        many = (head >> 32) - self._sealed_number > UNSEALED_MAX
+        number = SegmentPosition.unpack(head).number
+        many = number - self._sealed_number > UNSEALED_MAX
         if monotonic() - self._moved_at < PAUSE and not many and not closing:
-            return True  # appends want the cores; what is not sealed is complete all the same
+            return True  # appends need the cores; a segment that is not sealed is complete too
         if self._do("seal", lambda: self._seal(base)):
             return True
         if self._sealed_below != base:
             return False  # it failed, and is tried again when the next append asks for work
-        self._sealed_number = head >> 32
+        self._sealed_number = number
         self._maps = {m.base_seq: m}
         return False
 
@@ -109,25 +113,25 @@ class Ahead:
         return sealed
 
     def _sync_finished(self, base: int) -> None:
-        """Have all segments before ``base`` on the device, so that they can be sealed."""
+        """Sync all segments before ``base`` to disk, so that they can be sealed."""
         control = self._control
 
         def run() -> None:
             words = Snapshot(control.words_when_still(PATIENCE))
-            durability.sync_finished(self._store, control, words)
+            syncing.sync_finished(self._store, control, words)
 
         durability.sync_to(self._directory.path, control, L.C_DURABLE_BASE, base, None, run)
 
     def _allocate(self, m: SegmentMap, header: Header, offset: int) -> bool:
         """Allocate a window ahead of head, which is at ``offset``; False if there is enough."""
         control = self._control
-        wanted = offset + L.ALLOCATE_AHEAD_BYTES
+        wanted = offset + ALLOCATE_AHEAD_BYTES
         if control.get(L.C_ALLOC_END) >= min(wanted, header.footer_offset):
             return False
         with control.locked(PATIENCE):
             head = control.get(L.C_HEAD)
             in_order = head == control.get(L.C_RESERVED) and not control.get32(L.C_SUSPECT)
-            if not in_order or head >> 32 != m.number or m.fd < 0:
+            if not in_order or SegmentPosition.unpack(head).number != m.number or m.fd < 0:
                 return False
             allocate_to(control, m, header, offset)
         return True

@@ -1,7 +1,7 @@
 """The thread of a writing handle that allocates ahead, prepares segments and seals old ones.
 
 It never holds the handle itself, so that a forgotten log can still be collected. What fails in it
-the append path does (or reports) again; it is kept for `stats()` as well (`record.py`).
+is done (or reported) again by the append path, and recorded for `stats()` (`record.py`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ LATER = 0.05  # seconds
 
 
 class Keeper:
-    """Runs ``work`` in the background each time it is asked to, one run after the other.
+    """Runs ``work`` in the background each time it is requested, one run after the other.
 
-    ``work`` is told whether the handle is being closed, and says whether it left something for
-    later; then it runs again after a while.
+    ``work`` is told whether the handle is being closed, and returns whether it left something for
+    later; then it runs again after a delay.
     """
 
     def __init__(self, work: Callable[[bool], bool]) -> None:
@@ -31,11 +31,11 @@ class Keeper:
         self._thread = Background("penstock-keeper", self._step)
 
     def ask(self) -> None:
-        """Have ``work`` run soon."""
+        """Run ``work`` soon."""
         self._wanted.set()
 
     def stop(self) -> None:
-        """Let a run that was asked for finish, then end the thread."""
+        """Let a requested run finish, then end the thread."""
         self._stopping = True
         self._wanted.set()
         self._thread.finish()
@@ -49,7 +49,7 @@ class Keeper:
         try:
             self._later = self._work(stopping)
         except Closed:
-            pass  # the handle, by somebody who could not wait for this thread
+            pass  # the handle, by a thread that could not wait for this one
         except Exception as error:
             logger.error("a bug in background work; appends go on without it", exc_info=error)
         return not stopping

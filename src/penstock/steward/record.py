@@ -1,7 +1,7 @@
-"""What became of the work that one handle does in the background, for `stats()` and the log.
+"""Results of the background work of one handle, for `stats()` and log messages.
 
-It lives in the handle: it tells of this process's threads, and is empty again in a child of a fork.
-A failure is logged once; again only after a success in between, or when the error is another one.
+It belongs to the handle: it is about this process's threads, and empty in a child of a fork. A
+failure is logged once; again only after a success in between, or if the error is a different one.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ _MEANING = {
 
 
 class Record:
-    """The jobs of one handle, and how each of them went last."""
+    """The jobs of one handle, with the last result of each."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._jobs = {name: Job() for name in JOBS}
-        self._told: dict[str, str] = {}  # the error of each job that was logged last
+        self._told: dict[str, str] = {}  # the last logged error of each job
         self._guard = _core.Guard(again=True)
 
     def jobs(self) -> dict[str, Job]:
-        """How each job went, as of now."""
+        """The results of each job so far."""
         with self._guard:
             return dict(self._jobs)
 
     def succeeded(self, job: str) -> None:
-        """The job has done something."""
+        """Record a success of the job."""
         with self._guard:
             self._jobs[job] = replace(self._jobs[job], last_success_ns=_core.now_ns())
             self._told.pop(job, None)
 
     def failed(self, job: str, error: BaseException) -> None:
-        """The job failed; a log message says so, unless the last one said the same."""
+        """Record a failure of the job, and log it unless the last message said the same."""
         text = str(error) or type(error).__name__
         with self._guard:
             before = self._jobs[job]

@@ -9,6 +9,7 @@ from penstock import _core
 from penstock import layout as L
 from penstock._core import Control, SegmentMap
 from penstock.errors import AlreadyExists, Busy
+from penstock.handle.control import store
 from penstock.segments import segment
 from penstock.segments.ending import Active
 from penstock.segments.leftovers import NEXT
@@ -16,14 +17,15 @@ from penstock.segments.recovery import check_way, name_segment, start_segment, s
 from penstock.settings import Settings
 from penstock.system import files
 from penstock.system.directory import Directory
+from penstock.tunables import ALLOCATE_AHEAD_BYTES, ALLOCATE_STEP_MAX, ALLOCATE_STEP_MIN
 
-PATIENCE = 0.2  # seconds that maintenance waits; an append does what was put off
+PATIENCE = 0.2  # seconds that maintenance waits; an append does what was postponed
 
 
 def allocate_to(control: Control, m: SegmentMap, header: segment.Header, end: int) -> None:
-    """Have blocks behind the segment up to ``end``, and its index, in growing steps."""
+    """Allocate blocks of the segment up to ``end``, and of its index, in growing steps."""
     allocated = control.get(L.C_ALLOC_END)
-    step = min(max(allocated - header.data_offset, L.ALLOCATE_STEP_MIN), L.ALLOCATE_STEP_MAX)
+    step = min(max(allocated - header.data_offset, ALLOCATE_STEP_MIN), ALLOCATE_STEP_MAX)
     target = min(max(end, allocated + step), header.footer_offset)
     target = min(-(-target // L.PAGE) * L.PAGE, header.footer_offset)
     m.grown()
@@ -38,16 +40,16 @@ def allocate_to(control: Control, m: SegmentMap, header: segment.Header, end: in
 
 
 def prepare(directory: Directory, control: Control, settings: Settings) -> bool:
-    """Make ``next.tmp`` ready, off the append path; False if a file is there already.
+    """Prepare ``next.tmp``, off the append path; False if the file exists already.
 
-    A log that fills a segment is likely to fill the next one: that has blocks enough for as long
-    as it takes until somebody allocates ahead there, too.
+    A log that fills a segment is likely to fill the next one: that gets enough blocks to last
+    until they are allocated ahead there, too.
     """
     if files.exists(directory.file(NEXT)):
         return False
     own = directory.file(f"next.{control.token}.tmp")
-    blocks = min(L.ALLOCATE_AHEAD_BYTES, settings.segment_size // 8)
-    blocks = max(blocks // L.PAGE * L.PAGE, L.ALLOCATE_STEP_MIN)
+    blocks = min(ALLOCATE_AHEAD_BYTES, settings.segment_size // 8)
+    blocks = max(blocks // L.PAGE * L.PAGE, ALLOCATE_STEP_MIN)
     try:
         files.close(
             segment.prepare_file(
@@ -55,7 +57,7 @@ def prepare(directory: Directory, control: Control, settings: Settings) -> bool:
             )
         )
     except AlreadyExists:
-        return False  # another thread of this handle is at it
+        return False  # another thread of this handle does it
     _core.fail_point("prepare.made")
     try:
         with control.locked(PATIENCE):
@@ -71,15 +73,15 @@ def prepare(directory: Directory, control: Control, settings: Settings) -> bool:
 
 
 def roll(directory: Directory, dir_fd: int, control: Control, active: Active) -> Active:
-    """End the active segment with a roll frame and go on in a new one, which is returned.
+    """End the active segment with a roll frame and make a new one active, which is returned.
 
-    1. The successor's header is on the device, under no name yet; its name is free.
+    1. The successor's header is on disk, without a name yet; its name is free.
     2. Reserve the roll frame, commit it.
-    3. The successor gets its name, and the name is on the device.
+    3. The successor gets its name, and the name is on disk.
     4. Publish the new place.
 
-    Whoever dies behind 2 leaves ``reserved != head``, and the next lock holder finishes what the
-    frames say was begun.
+    A process that dies after 2 leaves ``reserved != head``, and the next lock holder finishes the
+    roll that the frames say was begun.
     """
     m = active.map
     offset = active.walk.offset
@@ -102,7 +104,7 @@ def roll(directory: Directory, dir_fd: int, control: Control, active: Active) ->
 
 
 def enter_empty(directory: Directory, header: segment.Header) -> Active:
-    """The empty segment with that header, which has its name already."""
+    """The empty segment with that header, which already has its name."""
     name = directory.file(segment.file_name(header.base_seq))
     fresh, header = segment.map_segment(name, write=True)
     walk, _, _ = fresh.walk(header.data_offset)
@@ -111,17 +113,17 @@ def enter_empty(directory: Directory, header: segment.Header) -> Active:
 
 def go_on_in(control: Control, active: Active) -> None:
     """Publish the empty segment that a roll frame leads to as the active one."""
-    publish(control, active)
+    store_words(control, active)
     control.add(L.C_ROLLS)
 
 
-def publish(control: Control, active: Active) -> None:
+def store_words(control: Control, active: Active) -> None:
     """Store what recovery or a roll found; ``head`` next to last and ``reserved`` last."""
     words = active.words()
     head = words.pop(L.C_HEAD)
     reserved = words.pop(L.C_RESERVED)
     for at, value in words.items():
-        control.put(at, value)
+        store(control, at, value)
         _core.fail_point("repair.word")
     control.put(L.C_HEAD, head)
     _core.fail_point("repair.head")

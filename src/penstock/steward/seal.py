@@ -1,8 +1,8 @@
-"""Sealing a segment that has rolled: the last index entry, a summary, the footer, its slack freed.
+"""Seal a segment that has rolled: last index entry, summary, footer; and free its unused space.
 
 It needs no lock: every process that seals a segment writes the same bytes to the same places, and
-the footer comes last. A segment that nobody sealed is complete all the same. A footer also vouches
-that the segment's frames, and all before them, are on the device.
+the footer comes last. A segment that is not sealed is complete, too. A footer also
+guarantees that the segment's frames, and all before them, are on disk.
 """
 
 from __future__ import annotations
@@ -12,20 +12,19 @@ from penstock import layout as L
 from penstock._core import SegmentMap, Walked
 from penstock.errors import Corrupt, NotFound
 from penstock.segments import segment
-from penstock.segments.segment import Header, Summary
+from penstock.segments.segment import Header, SegmentSummary
 from penstock.segments.store import Store
 from penstock.steward.slack import free_slack
 from penstock.system import files
 
 
 def seal_finished(store: Store, active_base: int, maps: dict[int, SegmentMap]) -> int:
-    """Seal what has rolled since the last sealed one, oldest first; returns how many.
+    """Seal the segments after the last sealed one, oldest first; returns how many.
 
-    One that is damaged is left as it is: the error is raised when all others are sealed.
+    A damaged one is left as it is: the error is raised when all others are sealed.
 
-    The caller has had them all on the device: a footer says so to whoever recovers the log.
-    ``maps`` are maps for writing that exist already: to map a segment again costs more than to
-    seal it.
+    The caller has synced them all: recovery relies on a footer for that.
+    ``maps`` are existing maps for writing: mapping a segment again costs more than sealing it.
     """
     unsealed: list[tuple[int, Header]] = []
     damage: Corrupt | None = None
@@ -33,7 +32,7 @@ def seal_finished(store: Store, active_base: int, maps: dict[int, SegmentMap]) -
         try:
             header = _unsealed(store, base)
         except NotFound:
-            continue  # retained away
+            continue  # deleted by retention
         except Corrupt as error:
             damage = error
             continue
@@ -68,7 +67,7 @@ def _unsealed(store: Store, base: int) -> Header | None:
 
 
 def seal(m: SegmentMap, header: Header) -> None:
-    """Seal one segment that ends in a roll frame; one that does not is damaged, and an error."""
+    """Seal one segment that ends in a roll frame; without one it is damaged: `Corrupt`."""
     index_space = segment.index_bytes_for(header.footer_offset - header.data_offset)
     files.allocate(m.fd, L.INDEX_OFFSET, L.INDEX_OFFSET + index_space, m.path)
     walk, state, bad_at = m.walk(m.grown(), check_crc=False, write_index=True)
@@ -85,11 +84,11 @@ def seal_walked(
     m.write(entry_at, segment.open_block(walk))
     index_count = walk.index_count + 1
     _core.fail_point("seal.indexed")
-    summary = Summary.of(
+    summary = SegmentSummary.of(
         walk,
         index_crc=m.crc_of(L.INDEX_OFFSET, index_count * L.INDEX_ENTRY_BYTES),
         topics=topics,
-        sealed_ns=walk.last_append_ns,  # the same, whoever seals it
+        sealed_ns=walk.last_append_ns,  # the same in every process that seals it
     )
     files.allocate(m.fd, header.footer_offset, header.segment_bytes, m.path)
     _core.fail_point("seal.allocated")

@@ -1,8 +1,8 @@
-"""Giving disk space back: what was allocated ahead of appends that never came.
+"""Free disk space that was allocated ahead of appends that never came.
 
-It frees blocks and never cuts a file short: readers have segments mapped up to the size that they
-saw, and read zeros where a block is gone. A store into such a hole may fail on a full disk, so
-control says first that nothing is allocated there; the next append allocates what it needs.
+It frees blocks and never cuts a file short: readers map segments up to the size that they
+saw, and read zeros where a block was freed. A store into such a hole may fail on a full disk, so
+control first says that nothing is allocated there; the next append allocates what it needs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from penstock import layout as L
 from penstock._core import Control
 from penstock.errors import Busy, PenstockError
 from penstock.handle import control, locks
-from penstock.handle.control import Place, Words
+from penstock.handle.control import ControlPlace, Words
+from penstock.layout import SegmentPosition
 from penstock.segments import segment
 from penstock.segments.leftovers import NEXT, is_ours
 from penstock.segments.segment import Header
@@ -22,24 +23,24 @@ from penstock.segments.store import Store
 from penstock.system import files
 from penstock.system.messages import logger
 
-PATIENCE = 0.2  # seconds to wait for the write lock; the next close gives back what this one left
+PATIENCE = 0.2  # seconds to wait for the write lock; the next close frees what this one left
 
 _WORDS = (L.C_HEAD, L.C_RESERVED, L.C_POISONED, L.C_ACTIVE_BASE, L.C_ALLOC_END)
 _PREPARED = re.compile(r"next\.([1-9][0-9]{0,9})\.tmp")
 
 
 def free_slack(fd: int, header: Header, end: int, index_bytes: int, path: str) -> None:
-    """Free the blocks of a segment from ``end`` to its footer, and of its index likewise."""
+    """Free the blocks of a segment from ``end`` to its footer, and those of its index."""
     files.punch(fd, end, header.footer_offset, path)
     files.punch(fd, L.INDEX_OFFSET + index_bytes, header.producers_offset, path)
 
 
 def give_back(store: Store, attached: Control) -> None:
-    """Free what was allocated ahead in the active segment, unless another writer is there.
+    """Free what was allocated ahead in the active segment, unless another writer has the log open.
 
     All of it happens under the write lock. A writer that opens the log meanwhile appends only
-    afterwards, and finds in control how far blocks reach. Whoever dies here leaves space allocated,
-    which the next close gives back.
+    afterwards, and finds in control how far blocks reach. A process that dies here leaves
+    space allocated, which the next close frees.
     """
     try:
         with attached.locked(PATIENCE):
@@ -57,13 +58,13 @@ def give_back(store: Store, attached: Control) -> None:
                     _remove(store, name)
                     _core.fail_point("slack.removed")
     except Busy:
-        return  # a writer that has just come
+        return  # a writer has just opened the log
 
 
-def give_back_alone(store: Store, place: Place) -> None:
-    """Do it after the handle was closed: two writers that close at once may each see the other.
+def give_back_alone(store: Store, place: ControlPlace) -> None:
+    """Free it after the handle was closed: two writers that close at once may each see the other.
 
-    Nobody else has the log open, so the next opener builds control anew.
+    No other handle has the log open, so the next opener rebuilds control.
     """
     found = control.peek(place)
     if found is None or found.live or not _is_worth_it(found.words):
@@ -74,13 +75,13 @@ def give_back_alone(store: Store, place: Place) -> None:
         logger.warning("%s: unused disk space was not given back: %s", store.path, error)
 
 
-def _give_back_if_alone(store: Store, place: Place) -> None:
+def _give_back_if_alone(store: Store, place: ControlPlace) -> None:
     lock_fd = locks.open_lock(store.directory)
     fd = -1
     try:
         fd = files.open_dir(store.directory)
         _core.own_fd(fd)  # before it is locked: a child of a fork must not keep the lock
-        with _core.Opening(fd):
+        with _core.FlockBlock(fd):
             if files.lock_exclusive(lock_fd, store.path) and files.lock_exclusive(fd, store.path):
                 _give_back_locked(store, place)
     finally:
@@ -89,7 +90,7 @@ def _give_back_if_alone(store: Store, place: Place) -> None:
             _core.close_fd(fd)
 
 
-def _give_back_locked(store: Store, place: Place) -> None:
+def _give_back_locked(store: Store, place: ControlPlace) -> None:
     """Under LOCK_EX."""
     found = control.peek(place)
     if found is None or found.uuid != store.uuid or not _is_worth_it(found.words):
@@ -108,7 +109,7 @@ def _remove(store: Store, name: str) -> None:
 
 def _end_of(words: Words) -> int:
     """The end of the last page with a frame in it."""
-    return segment.pages(words[L.C_HEAD] & 0xFFFFFFFF)
+    return segment.pages(SegmentPosition.unpack(words[L.C_HEAD]).offset)
 
 
 def _in_order(words: Words) -> bool:
@@ -116,11 +117,7 @@ def _in_order(words: Words) -> bool:
 
 
 def _is_worth_it(words: Words) -> bool:
-    return (
-        _in_order(words)
-        and not words[L.C_SUSPECT] & 0xFFFFFFFF
-        and words[L.C_ALLOC_END] > _end_of(words)
-    )
+    return _in_order(words) and not words[L.C_SUSPECT] and words[L.C_ALLOC_END] > _end_of(words)
 
 
 def _free(store: Store, base_seq: int, end: int) -> None:
@@ -135,7 +132,7 @@ def _free(store: Store, base_seq: int, end: int) -> None:
 
 
 def _is_of_dead(name: str, attached: Control) -> bool:
-    """Whether a file is what a writer was preparing that is dead, or is this one, which is done."""
+    """Whether a file was being prepared by a dead writer, or by this one, which has finished."""
     found = _PREPARED.fullmatch(name)
     token = int(found[1]) if found is not None else 0
     if not 0 < token <= L.TOKEN_MAX:

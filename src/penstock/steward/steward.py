@@ -1,4 +1,4 @@
-"""The steward of one log: the face of maintenance, as ``log.steward``."""
+"""The steward of one log: its maintenance, as ``log.steward``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Steward:
-    """Maintenance that a user asks for by hand."""
+    """Maintenance that a user requests explicitly."""
 
     def __new__(cls, log: object = None, *args: object, **others: object) -> Self:
         if args or others or not isinstance(log, LogCore):
@@ -36,4 +36,4 @@ class Steward:
         >>> log.steward.roll()
         2
         """
-        return self._log._roll_now()
+        return self._log._storage.roll(self._log)

@@ -1,8 +1,8 @@
-"""The thread of a handle that syncs when asked to: after a while, after some events, or at once.
+"""The thread of a handle that syncs on request: after some time, after some events, or at once.
 
 It holds the handle only while it syncs, so that a forgotten log can still be collected. A sync that
-fails poisons the log, which the next append or sync reports; here it is logged, and kept for
-`stats()`.
+fails poisons the log, which the next append or sync reports; here it is logged, and recorded
+for `stats()`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class Syncer:
-    """Runs one sync after the other, as asked.
+    """Runs one sync after the other, as requested.
 
-    It sleeps until the handle appends something behind ``_sync_next``, then waits up to ``seconds``
+    It sleeps until the handle appends something after ``_sync_next``, then waits up to ``seconds``
     for more to come, or for ``events`` of them, and syncs.
     """
 
@@ -36,7 +36,7 @@ class Syncer:
         self._thread = Background("penstock-sync", self._step)
 
     def ask(self, *, now: bool) -> None:
-        """Have a sync run soon, or at once."""
+        """Run a sync soon, or at once."""
         if now or self._seconds is None or self._wanted.is_set():
             self._now.set()
         elif self._events is not None:
@@ -46,7 +46,7 @@ class Syncer:
         self._wanted.set()
 
     def stop(self) -> None:
-        """End the thread; what was asked for and not begun is left to ``close``."""
+        """End the thread; a sync that was requested and has not begun is left to ``close``."""
         self._stopping = True
         self._now.set()
         self._wanted.set()

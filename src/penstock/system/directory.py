@@ -14,10 +14,10 @@ from penstock.errors import Closed
 
 
 class Anchor:
-    """A descriptor of a directory, closed when nobody uses it any more.
+    """A descriptor of a directory, closed when its last user is gone.
 
-    It is never locked, so a child of a fork may keep it. A child that closed every descriptor may
-    have given the number to another file, so one that is not the directory is never closed.
+    It is never locked, so a child of a fork may keep it. In a child that closed every descriptor,
+    the number may belong to another file, so it is closed only if it is still the directory.
     """
 
     __slots__ = ("_identity", "fd")
@@ -27,7 +27,7 @@ class Anchor:
         self._identity = _identity(os.fstat(fd))
 
     def status(self) -> os.stat_result | None:
-        """What the system says of the directory; None if the descriptor is not its own any more."""
+        """The directory's stat result; None if the descriptor is another file by now."""
         try:
             found = os.fstat(self.fd)
         except OSError:
@@ -56,28 +56,28 @@ class Directory:
         return self.path
 
     def file(self, name: str) -> Name:
-        """The file ``name`` in this directory."""
+        """The path of the file ``name`` in this directory."""
         return Name(self, name)
 
     def anchor(self) -> Anchor:
-        """What to keep while the descriptor in it is used."""
+        """An object to keep while its descriptor is used."""
         anchor = self._anchor
         if anchor is None:
             raise Closed(f"{self.path}: the log is closed; open it again")
         return anchor
 
     def is_gone(self) -> bool:
-        """Whether it was deleted, or its descriptor closed by somebody else."""
+        """Whether it was deleted, or its descriptor closed by other code."""
         found = self.anchor().status()
         return found is None or found.st_nlink == 0
 
     def close(self) -> None:
-        """Let go of the directory, at once or when a call that uses it just now is done."""
+        """Close the directory, at once or when a call that uses it is done."""
         self._anchor = None
 
 
 class Name(str):
-    """The path of a file in a held directory, as text for messages; calls go by the descriptor."""
+    """The path of a file in a held directory, as text for messages; calls use the descriptor."""
 
     __slots__ = ("base", "directory")
 
@@ -95,14 +95,14 @@ class Name(str):
 
 
 class Held(str):
-    """The path of a file that is held by a descriptor; calls go by that, whatever has the name."""
+    """The path of a file that is held by a descriptor; calls use that, not the name."""
 
     __slots__ = ("_anchor",)
 
     _anchor: Anchor | None
 
     def __new__(cls, fd: int | None, path: str) -> Self:
-        """Take over ``fd``; None: of a file that was let go."""
+        """Take over ``fd``; None: the file was closed."""
         self = super().__new__(cls, path)
         self._anchor = None if fd is None else Anchor(fd)
         return self
@@ -111,14 +111,14 @@ class Held(str):
         return str, (str(self),)
 
     def anchor(self) -> Anchor:
-        """What to keep while the descriptor in it is used."""
+        """An object to keep while its descriptor is used."""
         if self._anchor is None or self._anchor.status() is None:
             raise Closed(f"{self}: the log is closed; open it again")
         return self._anchor
 
 
 class Anywhere:
-    """Stands for no directory: the path alone says where a file is."""
+    """No directory: the path alone says where a file is."""
 
     fd = None
 
@@ -127,7 +127,7 @@ _anywhere = Anywhere()
 
 
 def locate(path: str | Directory) -> tuple[str, Anchor | Anywhere]:
-    """What to give a system call as path and, as long as it is kept, as descriptor."""
+    """The path for a system call, and the object whose descriptor it is relative to."""
     if isinstance(path, Name):
         return path.base, path.directory.anchor()
     if isinstance(path, Directory):

@@ -1,8 +1,8 @@
 """Every call that touches a file by name or changes one, in one place.
 
 The modules above call these functions and no others, so that a test can make any single call fail.
-Each turns an OSError into the typed error that names the path. Reading and writing mapped memory
-is not here: that is the compiled core's.
+Each turns an OSError into the typed error that names the path. The compiled core reads and writes
+mapped memory.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _KEEP_SIZE = 0x01
 _NOREPLACE = 0x01
 _EXCHANGE = 0x02
 _AT_FDCWD = -100
-_EXTENTS_MAX = 64  # written regions that are looked at one by one
+_EXTENTS_MAX = 64  # written regions that are examined one by one
 _NOT_THERE = (errno.ENOENT, errno.EBADF, errno.ENOTDIR)
 
 
 class _doing:
-    """Gives an OSError of its block the type and the words that it deserves."""
+    """Turns an OSError of its block into a typed error."""
 
     __slots__ = ("_path", "_what")
 
@@ -66,16 +66,16 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=/)")
 
 
 def path_text(path: str | os.PathLike[str], what: str = "path") -> str:
-    """The absolute path of this host that a user means, checked before anything is touched.
+    """The absolute path on this host for a user's path, checked before anything is touched.
 
-    ``~`` and ``~user`` are home directories. A ``file:`` URL stands for its path; any other scheme
-    is refused. A relative path counts from where the process is now.
+    ``~`` and ``~user`` are home directories. A ``file:`` URL means its path; any other scheme is
+    refused. A relative path is relative to the current directory.
 
     >>> path_text("file:///data/a%20b"), path_text("/data/../data/x")
     ('/data/a b', '/data/x')
     """
     if isinstance(path, bytes):
-        raise WrongType(f"{what} must be str or path-like, got bytes; os.fsdecode() makes it str")
+        raise WrongType(f"{what} must be str or path-like, got bytes; decode it with os.fsdecode()")
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
     if not isinstance(text, str):
         raise WrongType(f"{what} must be str or path-like, got {type(path).__name__}")
@@ -85,7 +85,7 @@ def path_text(path: str | os.PathLike[str], what: str = "path") -> str:
         home = os.path.expanduser(text)
         if home.startswith("~"):
             raise Usage(
-                f"{what} {given!r}: there is no such user; a file of that name here is ./{text}"
+                f"{what} {given!r}: there is no such user; for a file of that name write ./{text}"
             )
         text = home
     try:
@@ -104,7 +104,7 @@ def _from_url(text: str, what: str) -> str:
         if text.lower().startswith("file:"):
             raise Usage(
                 f"{what} {text!r}: a file: URL must have an absolute path, such as file:///data/x; "
-                f"a file of that name here is ./{text}"
+                f"for a file of that name write ./{text}"
             )
         return text
     if found[1].lower() != "file":
@@ -116,7 +116,7 @@ def _from_url(text: str, what: str) -> str:
     if rest.startswith("//"):
         host, slash, below = rest[2:].partition("/")
         if host.lower() not in ("", "localhost") or not slash:
-            raise Usage(f"{what} {text!r}: names another host, {host!r}; give a path of this one")
+            raise Usage(f"{what} {text!r}: must be on this host, got {host!r}")
         rest = f"/{below}"
     try:
         return os.fsdecode(unquote_to_bytes(os.fsencode(rest)))
@@ -134,7 +134,7 @@ def _absolute(path: str) -> str:
 
 
 def hold_dir(path: str) -> Directory:
-    """Hold the directory that ``path`` names now."""
+    """Open and hold the directory that ``path`` names now."""
     with _doing("opening", path):
         name, at = locate(path)
         flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
@@ -144,7 +144,7 @@ def hold_dir(path: str) -> Directory:
 
 
 def hold_file(path: str) -> Held:
-    """Hold the file that ``path`` names now; a link in the last place is refused."""
+    """Open and hold the file that ``path`` names now; a link as the last part is refused."""
     with _doing("opening", path):
         name, at = locate(path)
         fd = os.open(name, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=at.fd)
@@ -162,7 +162,7 @@ def open_dir(path: str | Directory) -> int:
 
 
 def open_file(path: str, *, write: bool) -> int:
-    """Open an existing file; a link in the last place is refused, and a pipe never blocks."""
+    """Open an existing file; a link as the last part is refused, and a pipe never blocks."""
     with _doing("opening", path):
         mode = os.O_RDWR if write else os.O_RDONLY
         if isinstance(path, Held):
@@ -200,7 +200,7 @@ def create_file(path: str, mode: int) -> int:
 
 
 def private_file(nbytes: int, path: str) -> int:
-    """A file of zeros in memory that nobody else sees, for what is read from ``path``."""
+    """A private file of zeros in memory, for what is read from ``path``."""
     with _doing("making room for", path):
         fd = os.memfd_create("penstock", os.MFD_CLOEXEC)
         try:
@@ -212,7 +212,7 @@ def private_file(nbytes: int, path: str) -> int:
 
 
 def make_dir(path: str, mode: int) -> bool:
-    """Create a directory and its parents; False if it was there."""
+    """Create a directory and its parents; False if it existed."""
     with _doing("creating", path):
         name, at = locate(path)
         if not isinstance(path, Name):
@@ -265,7 +265,7 @@ def list_dir(path: str | Directory) -> list[str]:
 
 
 def rename(source: str, target: str, *, replace: bool = True) -> None:
-    """Rename; without ``replace`` a target that is there is `AlreadyExists`, and left alone."""
+    """Rename; without ``replace`` an existing target is `AlreadyExists`, and left alone."""
     with _doing("renaming to", target):
         old, old_at = locate(source)
         new, new_at = locate(target)
@@ -297,7 +297,7 @@ def _rename_with(
 
 
 def unlink(path: str) -> bool:
-    """Delete a file; False if it was not there."""
+    """Delete a file; False if it did not exist."""
     with _doing("deleting", path):
         name, at = locate(path)
         try:
@@ -308,9 +308,9 @@ def unlink(path: str) -> bool:
 
 
 def is_dir(path: str) -> bool | None:
-    """Whether a directory has that name; None if nothing has. Not being let look is an error.
+    """Whether that name is a directory; None if it does not exist. Lack of permission is an error.
 
-    A link that leads nowhere is `NoSuchLog`: nothing can be read there, and nothing created.
+    A broken link is `NoSuchLog`: nothing can be read there, and nothing created.
     """
     with _doing("looking at", path):
         try:
@@ -335,9 +335,9 @@ def is_file(path: str) -> bool:
 
 
 def keep_as(path: str, kept: str) -> None:
-    """Have what ``path`` names under ``kept`` too, so that the name can be given to another file.
+    """Keep the file at ``path`` under the name ``kept`` too, so that ``path`` can be replaced.
 
-    A file gets a second name, or is copied where it cannot; anything else is moved.
+    A file gets a second name, or is copied if that fails; anything else is moved.
     """
     if not _is_regular(path):
         rename(path, kept)
@@ -363,7 +363,7 @@ def keep_as(path: str, kept: str) -> None:
 
 
 def _is_regular(path: str) -> bool:
-    """Whether a path names a regular file itself, not by a link."""
+    """Whether a path names a regular file, and not a link to one."""
     name, at = locate(path)
     try:
         return stat.S_ISREG(os.stat(name, dir_fd=at.fd, follow_symlinks=False).st_mode)
@@ -372,7 +372,7 @@ def _is_regular(path: str) -> bool:
 
 
 def remove_tree(path: str) -> None:
-    """Delete a directory and all in it, or a file; nothing if it is not there."""
+    """Delete a directory and all in it, or a file; nothing if it does not exist."""
     with _doing("deleting", path):
         name, at = locate(path)
         try:
@@ -386,7 +386,7 @@ def remove_tree(path: str) -> None:
 
 
 def exists(path: str) -> bool:
-    """Whether something, be it a broken link, has that name."""
+    """Whether something, even a broken link, has that name."""
     name, at = locate(path)
     try:
         os.stat(name, dir_fd=at.fd, follow_symlinks=False)
@@ -396,7 +396,7 @@ def exists(path: str) -> bool:
 
 
 def status(path: str | Directory) -> os.stat_result:
-    """What the system says of a file; of a link, about the link."""
+    """The stat result of a file; for a link, of the link itself."""
     with _doing("looking at", path):
         name, at = locate(path)
         return os.stat(name, dir_fd=at.fd, follow_symlinks=False)
@@ -431,19 +431,19 @@ def write_at(fd: int, data: bytes, offset: int, path: str) -> None:
 
 
 def sync_data(fd: int, path: str) -> None:
-    """Have the file's data on the device."""
+    """Sync the file's data to disk."""
     with _doing("syncing", path):
         os.fdatasync(fd)
 
 
 def sync_dir(fd: int, path: str) -> None:
-    """Have the directory's entries on the device."""
+    """Sync the directory's entries to disk."""
     with _doing("syncing", path):
         os.fsync(fd)
 
 
 def sync_name_in(parent: Directory, path: str) -> None:
-    """Have the name of ``path`` on the device, which is in the directory ``parent``."""
+    """Sync the name of ``path``, which is in the directory ``parent``, to disk."""
     with _doing("syncing the name of", path):
         name, at = locate(parent)
         fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=at.fd)
@@ -454,7 +454,7 @@ def sync_name_in(parent: Directory, path: str) -> None:
 
 
 def sync_way(path: str) -> None:
-    """Have the names on the device that lead to ``path``, as far as its file system goes."""
+    """Sync the names of all directories above ``path`` on its file system to disk."""
     with _doing("syncing the way to", path):
         at = os.path.realpath(path)
         device = os.stat(at).st_dev
@@ -462,7 +462,7 @@ def sync_way(path: str) -> None:
             try:
                 fd = os.open(at, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             except PermissionError:
-                continue  # who may not look there has made nothing there
+                continue  # without permission to open it, this process has created nothing in it
             try:
                 os.fsync(fd)
             finally:
@@ -470,10 +470,10 @@ def sync_way(path: str) -> None:
 
 
 def allocate(fd: int, start: int, stop: int, path: str) -> None:
-    """Have blocks behind every byte from ``start`` to ``stop``, growing the file if need be.
+    """Allocate blocks for every byte from ``start`` to ``stop``, growing the file if needed.
 
-    Where the file system has no fallocate(2), zeros are written; so this is called only for bytes
-    that nobody uses yet, and under the write lock once the segment is shared.
+    Where the file system has no fallocate(2), zeros are written; so this is called only for
+    unused bytes, and under the write lock once the segment is shared.
     """
     if stop <= start:
         return
@@ -490,7 +490,7 @@ def allocate(fd: int, start: int, stop: int, path: str) -> None:
 
 
 def punch(fd: int, start: int, stop: int, path: str) -> bool:
-    """Give the blocks of a range back; False where the file system cannot."""
+    """Free the blocks of a range; False if the file system cannot."""
     if stop <= start:
         return True
     try:
@@ -503,7 +503,7 @@ def punch(fd: int, start: int, stop: int, path: str) -> bool:
 
 
 def next_data(fd: int, offset: int, path: str) -> int | None:
-    """Where the next written byte at or behind ``offset`` may be; None if there is none."""
+    """Where the next written byte at or after ``offset`` may be; None if there is none."""
     with _doing("looking at", path):
         try:
             return os.lseek(fd, offset, os.SEEK_DATA)
@@ -516,7 +516,7 @@ def next_data(fd: int, offset: int, path: str) -> int | None:
 
 
 def data_end(fd: int, start: int, stop: int, path: str) -> int:
-    """Where the last written byte between ``start`` and ``stop`` may end; ``start`` if none is."""
+    """Where the last written byte between ``start`` and ``stop`` may end; or ``start``."""
     end = start
     for _ in range(_EXTENTS_MAX):
         at = next_data(fd, end, path) if end < stop else None
@@ -535,22 +535,22 @@ def data_end(fd: int, start: int, stop: int, path: str) -> int:
 def lock_shared(fd: int, path: str, deadline: float | None, held_fd: int = -1) -> None:
     """flock(LOCK_SH), waiting until ``deadline`` on the monotonic clock.
 
-    ``held_fd``: what the thread's `Opening` block is about, if not ``fd``.
+    ``held_fd``: the descriptor that the thread's `FlockBlock` block is about, if not ``fd``.
     """
     nap = 0.0005
     while not try_lock_shared(fd, path):
         _core.check_not_opening(fd if held_fd < 0 else held_fd, path)
         if deadline is not None and time.monotonic() >= deadline:
             raise Busy(
-                f"{path}: another process is opening the log, or has it locked; try again. If it "
-                "stays so, find that process by the inode of the log in /proc/locks"
+                f"{path}: another process is opening the log, or has it locked; try again. If this "
+                "persists, find that process by the inode of the log in /proc/locks"
             )
         time.sleep(nap)
         nap = min(0.02, nap * 2)
 
 
 def try_lock_shared(fd: int, path: str) -> bool:
-    """flock(LOCK_SH) without waiting; whether nobody is in the way."""
+    """flock(LOCK_SH) without waiting; False if it is taken."""
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -561,7 +561,7 @@ def try_lock_shared(fd: int, path: str) -> bool:
 
 
 def lock_exclusive(fd: int, path: str) -> bool:
-    """flock(LOCK_EX) if nobody else has the log open; False if somebody has."""
+    """flock(LOCK_EX) if no other handle has the log open; False if one has."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -572,13 +572,13 @@ def lock_exclusive(fd: int, path: str) -> bool:
 
 
 def unlock(fd: int, path: str) -> None:
-    """Give up the flock without closing."""
+    """Release the flock without closing."""
     with _doing("unlocking", path):
         fcntl.flock(fd, fcntl.LOCK_UN)
 
 
 def inode(path: str) -> int:
-    """The number by which the file system knows the file of that name; 0 if there is none."""
+    """The inode number of the file of that name; 0 if there is none."""
     name, at = locate(path)
     with _doing("looking at", path):
         try:
@@ -588,7 +588,7 @@ def inode(path: str) -> int:
 
 
 def same_file(fd: int, path: str) -> bool:
-    """Whether ``path`` still names the file behind ``fd``."""
+    """Whether ``path`` still names the file of ``fd``."""
     if isinstance(path, Held):
         held, here = os.fstat(path.anchor().fd), os.fstat(fd)
         return (held.st_dev, held.st_ino) == (here.st_dev, here.st_ino)
@@ -608,13 +608,13 @@ def link(path: str, other: str) -> None:
 
 
 def exchange(path: str, other: str) -> None:
-    """Have two names change places, at once: at no moment is one of them missing."""
+    """Exchange two names atomically: at no moment is one of them missing."""
     with _doing("exchanging with", other):
         _rename_with(_EXCHANGE, locate(path), locate(other))
 
 
 def replace_text(path: str, text: str) -> None:
-    """Have a small file say ``text``, on the device: it says the old or the new, never a mix."""
+    """Write ``text`` to a small file and sync it: it has the old text or the new, never a mix."""
     with _doing("writing", path):
         partial = f"{path}.tmp"
         with open(partial, "w", encoding="utf-8") as file:
@@ -626,7 +626,7 @@ def replace_text(path: str, text: str) -> None:
 
 
 def read_text(path: str) -> str | None:
-    """What a small file says; None if there is none."""
+    """The text of a small file; None if there is none."""
     with _doing("reading", path):
         try:
             with open(path, encoding="utf-8") as file:
@@ -636,7 +636,7 @@ def read_text(path: str) -> str | None:
 
 
 def sync_parent(path: str) -> None:
-    """Have the name of a file on the device: the entries of the directory that it lies in."""
+    """Sync the name of a file: the entries of its directory."""
     with _doing("syncing the directory of", path):
         fd = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -646,7 +646,7 @@ def sync_parent(path: str) -> None:
 
 
 def sync_name(path: str) -> None:
-    """Have a file's data, or a directory's entries, on the device."""
+    """Sync a file's data, or a directory's entries, to disk."""
     with _doing("syncing", path):
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -656,7 +656,7 @@ def sync_name(path: str) -> None:
 
 
 def make_dirs(path: str) -> bool:
-    """Create a directory and its parents as the umask has them; False if it was there."""
+    """Create a directory and its parents with the umask's permissions; False if it existed."""
     with _doing("creating", path):
         if os.path.isdir(path):
             return False
@@ -665,6 +665,6 @@ def make_dirs(path: str) -> bool:
 
 
 def open_lock(path: str) -> int:
-    """Open a file that exists only to be locked, creating it if need be."""
+    """Open a file that exists only to be locked, creating it if needed."""
     with _doing("opening", path):
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)

@@ -1,4 +1,4 @@
-"""Which file systems a live log may be on: only those whose mapped pages all processes share."""
+"""The file systems for a live log: only those whose mapped pages all processes share."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _REMOTE = {
 
 
 def check_file_system(fd: int, path: str, *, insist: bool, write: bool) -> bool:
-    """Whether processes can share control there; a writer that does not insist is refused."""
+    """Whether processes can share control there; else a writer needs any_file_system=True."""
     name = _REMOTE.get(_core.file_system_magic(fd))
     if name is None or insist:
         return True
     if write:
         raise Usage(
-            f"{path}: is on {name}, where a live log is not safe: processes may not see each "
-            "other's appends. Use a local directory, or any_file_system=True "
-            "if one host alone has it open"
+            f"{path}: is on {name}, where a live log is not safe: a process may not see "
+            "the appends of another. Use a local directory, or any_file_system=True "
+            "if only one host has it open"
         )
     return False

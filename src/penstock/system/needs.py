@@ -1,4 +1,4 @@
-"""Packages that some calls need and Penstock does without: imported when they are."""
+"""Optional packages that some calls need: imported when they are needed."""
 
 from __future__ import annotations
 

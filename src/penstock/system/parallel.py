@@ -1,9 +1,8 @@
-"""Work that several threads share, and that whoever asks for it can do alone.
+"""Work that several threads share, and that the calling thread can do alone.
 
-A process may have no memory for a thread, or be allowed no more of them: containers count. A thread
-pool fails then, or waits for ever for a thread that died before it began. Here the caller works as
-well, and does whatever nobody else has taken up. The threads are unknown to `threading`: what they
-do must not ask it who they are.
+A process may lack the memory for a thread, or reach a limit of its container. A thread pool then
+fails, or waits for ever for a thread that died before it began. Here the caller works as well, and
+does all that no other thread has taken.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import _thread
 from collections.abc import Callable, Generator, Sequence
 from typing import Generic, TypeVar
 
-from penstock import _core
+from penstock.system.background import Background
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -22,15 +21,15 @@ Unwanted = Callable[[], bool]
 def in_order(
     work: Callable[[T, Unwanted], R], items: Sequence[T], threads: int, name: str
 ) -> Generator[R, None, None]:
-    """What ``work`` makes of each item, one after the other; ``threads`` are at it, with this one.
+    """The results of ``work`` for each item, in order, by ``threads`` threads including this one.
 
-    Items are begun in order. If one fails, its error is raised in its turn. Who goes on no further
-    waits for what is being worked on, and the rest is not begun: ``work`` may ask whether it is
-    unwanted by now. ``name`` is what the system shows of the threads.
+    Items are begun in order. If one fails, its error is raised in its turn. A caller that stops
+    early waits for the items in progress, and the rest is not begun: ``work`` may ask whether its
+    result is still wanted. The system shows ``name`` for the threads.
     """
-    shared = _Shared(work, items, min(threads, len(items)) - 1)
+    shared = _Shared(work, items, min(threads, len(items)) - 1, name)
     try:
-        shared.begin(name)
+        shared.begin()
         for i in range(len(items)):
             yield shared.result(i)
     finally:
@@ -38,9 +37,11 @@ def in_order(
 
 
 class _Shared(Generic[T, R]):
-    """Items, and what has become of them."""
+    """Items and their results."""
 
-    def __init__(self, work: Callable[[T, Unwanted], R], items: Sequence[T], helpers: int) -> None:
+    def __init__(
+        self, work: Callable[[T, Unwanted], R], items: Sequence[T], helpers: int, name: str
+    ) -> None:
         self._work = work
         self._items = items
         self._untaken = list(reversed(range(len(items))))
@@ -50,19 +51,19 @@ class _Shared(Generic[T, R]):
         self._results: list[R | None] = [None] * len(items)
         self._errors: list[BaseException | None] = [None] * len(items)
         self._awaited = 0
-        self._busy = [_thread.allocate_lock() for _ in range(helpers)]
+        self._helpers = [Background(name, self._help, start=False) for _ in range(helpers)]
         self._stopped = False
 
-    def begin(self, name: str) -> None:
-        """Start the other threads, as many as can be had."""
-        for busy in self._busy:
+    def begin(self) -> None:
+        """Start the other threads, as many as possible."""
+        for helper in self._helpers:
             try:
-                _thread.start_new_thread(self._help, (busy, name))
+                helper.start()
             except (RuntimeError, MemoryError):
                 break
 
     def result(self, i: int) -> R:
-        """What became of an item; meanwhile this thread works on what is left."""
+        """The result of an item; until it is there, this thread works on the remaining ones."""
         self._awaited = i
         while self._pending[i].locked() and self._take(hurried=True):
             pass
@@ -72,31 +73,25 @@ class _Shared(Generic[T, R]):
             try:
                 raise error
             finally:
-                del error  # or it would hold this frame, which holds it
+                del error  # breaks the reference cycle with this frame
         found, self._results[i] = self._results[i], None
         return found  # type: ignore[return-value]
 
     def stop(self) -> None:
-        """Wait for the other threads, which begin nothing more."""
+        """Wait for the other threads, which begin no more items."""
         self._stopped = True
-        for busy in self._busy:
-            busy.acquire()  # and whoever begins only now finds it taken
+        for helper in self._helpers:
+            helper.join()  # a thread that starts only now does nothing
         self._results.clear()
         self._errors.clear()
 
     def _unwanted(self) -> bool:
-        """Whether nobody will get what is being worked on."""
+        """Whether the items in progress are no longer wanted."""
         return self._stopped or self._errors[self._awaited] is not None
 
-    def _help(self, busy: _thread.LockType, name: str) -> None:
-        if not busy.acquire(blocking=False):
-            return
-        try:
-            _core.name_thread(name)
-            while not self._unwanted() and self._take(hurried=False):
-                pass
-        finally:
-            busy.release()
+    def _help(self) -> bool:
+        """Work on one more item in another thread; False if none is left or wanted."""
+        return not self._unwanted() and self._take(hurried=False)
 
     def _take(self, *, hurried: bool) -> bool:
         """Work on the next item; False if there is none left. ``hurried``: Ctrl-C ends it all."""

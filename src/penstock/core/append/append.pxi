@@ -1,23 +1,23 @@
 # LogCore, the hot half of a log handle: arguments become frames, `append/publish.pxi` writes them.
 
 cdef inline char *index_page(SegmentMap m, uint64_t offset) noexcept:
-    """The page of a segment's index that has the block of a frame at ``offset``."""
+    """The page of a segment's index with the entry for the block of a frame at ``offset``."""
     cdef uint64_t block = (max(offset, m.data_offset) - m.data_offset) // PSK_INDEX_STEP
     return m.base + ((m.index_offset + block * PSK_INDEX_ENTRY_BYTES) & ~<uint64_t>(PSK_PAGE - 1))
 
 
 def frame_bytes(uint64_t body):
-    """How long a frame with so long a body is."""
+    """The length of a frame with a body of that length."""
     return align8(PSK_FRAME_HEADER_BYTES + body)
 
 
 cdef enum:
-    PRODUCED_MAX = 64  # producers that a handle remembers for itself
+    PRODUCED_MAX = 64  # producers that a handle remembers itself
 
 
 @cython.final
 cdef class Produced:
-    """What a producer appended last, through this handle."""
+    """The last append of a producer through this handle."""
 
     cdef bytes who
     cdef uint64_t n, seq, count
@@ -27,21 +27,21 @@ cdef class Produced:
         raise stays_here(self)
 
 
-cdef class LogCore(RingCore):
+cdef class LogCore(HandleCore):
     """The hot half of a log handle: append, extend, ``log[seq]``. :class:`penstock.Log` is the rest."""
 
     cdef SegmentMap _active
     cdef psk_filler *filler
-    cdef uint64_t fill_next    # think about populating again once appends pass this offset
-    cdef uint64_t look_next    # likewise about blocks, and the next segment
-    cdef public uint64_t _sync_next  # ask for a sync once appends pass this seq
-    cdef psk_aide *aide        # for long appends; one thread at a time has it
+    cdef uint64_t fill_next    # check again whether to populate once appends pass this offset
+    cdef uint64_t look_next    # the same for blocks and the next segment
+    cdef public uint64_t _sync_next  # request a sync once appends pass this seq
+    cdef psk_aide *aide        # for long appends; one thread at a time uses it
     cdef bint aide_taken
-    cdef public list _recent   # maps of segments that were read lately, newest use last
+    cdef public list _recent   # maps of segments that were read recently, newest use last
     cdef public Coder _coder
-    cdef public bint _plain    # values are known to be bytes that nobody encodes
-    cdef dict produced         # by id: what producers of this handle appended last
-    cdef Control produced_in   # ... and to which control that belongs
+    cdef public bint _plain    # values are plain bytes that no codec encodes
+    cdef dict produced         # by id: the last appends of producers through this handle
+    cdef Control produced_in   # the control that it belongs to
     cdef uint64_t produced_pos     # the newest of their frames
     cdef uint64_t produced_base    # the frame after which all are remembered
     cdef uint64_t produced_order, produced_told
@@ -56,7 +56,7 @@ cdef class LogCore(RingCore):
 
     def __dealloc__(self):
         if self.fork_generation != psk_fork_generation:
-            return  # the threads stayed with the parent
+            return  # the threads stayed in the parent
         with nogil:
             if self.filler != NULL:
                 psk_filler_stop(self.filler)
@@ -66,7 +66,7 @@ cdef class LogCore(RingCore):
                 psk_aide_free(self.aide)
 
     cdef psk_aide *take_aide(self, uint64_t nbytes) except? NULL:
-        """Room and help for a long append; NULL if it is short, or another thread makes one."""
+        """The buffers and thread for a long append; NULL if it is short, or another thread uses them."""
         if nbytes < PSK_WRITE_BYTES_MIN or self.aide_taken:
             return NULL
         if self.aide == NULL:
@@ -82,14 +82,14 @@ cdef class LogCore(RingCore):
 
     @_active_map.setter
     def _active_map(self, SegmentMap m):
-        """Append to ``m`` from now on."""
+        """Make ``m`` the map to append to."""
         cdef SegmentMap before = self._active
         self.exchange_active(m)
         self.leave_active(before)
 
     cdef void exchange_active(self, SegmentMap m) noexcept:
-        """Under one hold of the GIL: what is asked for, and not forgotten, is of one map always."""
-        if self.fork_generation != psk_fork_generation:  # the threads stayed with the parent
+        """Under one hold of the GIL, so that a request is always about one map."""
+        if self.fork_generation != psk_fork_generation:  # the threads stayed in the parent
             self.filler = NULL
             self.aide = NULL
             self.aide_taken = False
@@ -99,7 +99,7 @@ cdef class LogCore(RingCore):
             psk_filler_forget(self.filler)
 
     cdef int leave_active(self, SegmentMap before) except -1:
-        """Nobody populates the map any more that was appended to."""
+        """Stop populating the map that was appended to."""
         cdef psk_filler *filler = self.filler
         if filler != NULL:
             with nogil:
@@ -109,7 +109,7 @@ cdef class LogCore(RingCore):
         return 0
 
     def _stop_threads(self):
-        """End its threads, for good; others may still have the rest of them in hand."""
+        """End its threads finally; other code may still refer to the rest of them."""
         cdef psk_filler *filler = self.filler
         cdef psk_aide *aide = self.aide
         if self.fork_generation != psk_fork_generation:
@@ -121,7 +121,7 @@ cdef class LogCore(RingCore):
                 psk_aide_stop(aide)
 
     cdef uint64_t warm_end(self, SegmentMap m) noexcept:
-        """Offset up to which this process has the pages of ``m`` populated."""
+        """Offset up to which the pages of ``m`` are populated in this process."""
         cdef char *ready
         if self.filler == NULL or m is not self._active:
             return 0
@@ -129,7 +129,7 @@ cdef class LogCore(RingCore):
         return <uint64_t>(ready - m.base) if m.base <= ready <= m.base + m.mapped else 0
 
     cdef bint wants_keeper(self, SegmentMap m, uint64_t at, uint64_t allocated) noexcept:
-        """Whether the keeper has something to do: more blocks, or the next segment. And when to look again."""
+        """Whether the keeper has work: more blocks, or the next segment. Also sets when to check again."""
         cdef uint64_t nearly_full = m.frames_end // 5 * 4
         if at >= nearly_full:
             self.look_next = at + max(<uint64_t>PSK_POPULATE_CHUNK_BYTES, (m.frames_end - at) // 2)
@@ -138,13 +138,13 @@ cdef class LogCore(RingCore):
         return allocated < min(at + PSK_ALLOCATE_AHEAD_BYTES, m.frames_end)
 
     cdef int fill(self, Control control, SegmentMap m, uint64_t at, uint64_t nbytes) except -1:
-        """Have the pages ahead of ``at`` populated, and more of them allocated if they run short.
+        """Populate pages ahead of ``at``, and allocate more if they run short.
 
-        A long append has no use for populated pages; whatever short one comes next asks for them.
-        To wake a thread costs as much as many events, so that is done only if it has something to do.
+        A long append does not use populated pages; the next short one requests them.
+        Waking a thread costs as much as many events, so it is done only if there is work.
         """
         cdef uint64_t allocated = psk_load64(control.words + PSK_C_ALLOC_END)
-        cdef uint64_t start = at & ~<uint64_t>(PSK_PAGE - 1)  # a whole page, as madvise wants
+        cdef uint64_t start = at & ~<uint64_t>(PSK_PAGE - 1)  # madvise needs whole pages
         cdef uint64_t stop = start + PSK_POPULATE_AHEAD_BYTES
         cdef char *index = NULL
         cdef char *index_end = NULL
@@ -154,13 +154,13 @@ cdef class LogCore(RingCore):
         if m.ring_bytes:
             allocated = min(allocated, <uint64_t>m.mapped)
             self.look_next = U64_MAX
-        elif psk_load64(control.words + PSK_C_HEAD) >> 32 != m.number:
+        elif position_unpack(psk_load64(control.words + PSK_C_HEAD)).number != m.number:
             return 0
         elif at >= self.look_next:
             if self.wants_keeper(m, at, allocated):
-                self._look_ahead()
+                self.calls.look_ahead(self)
             if m is not self._active:
-                return 0  # another thread has rolled meanwhile, or closed the log
+                return 0  # another thread has rolled or closed the log meanwhile
         if nbytes >= PSK_WRITE_BYTES_MIN:
             self.fill_next = at
             return 0
@@ -176,18 +176,18 @@ cdef class LogCore(RingCore):
         if not m.ring_bytes:
             index = index_page(m, start)
             index_end = index_page(m, stop) + PSK_PAGE
-        if fresh:  # until the thread is ahead, every page would be waited for by itself
+        if fresh:  # until the thread is ahead, each page would be waited for separately
             psk_populate(m.base + start, min(stop - start, <uint64_t>PSK_POPULATE_STEP_BYTES))
         psk_filler_ask(self.filler, m.base, m.base + start, m.base + stop, index, index_end)
         return 0
 
     cdef uint64_t append_parts(
-        self, Terms *terms, const Parts *parts, const Span *spans, uint64_t count, uint64_t nbytes,
+        self, Terms *terms, const Parts *parts, const ByteSpan *spans, uint64_t count, uint64_t nbytes,
         object timeout,
     ) except? 0:
-        """Append; returns the first seq. Slow cases are mended in Python, then tried again.
+        """Append; returns the first seq. Slow cases are handled in Python, then tried again.
 
-        0 means that another producer has appended since ``terms`` were drawn up.
+        0 means that another producer has appended since ``terms`` were made.
         """
         cdef Control control
         cdef SegmentMap m
@@ -196,21 +196,20 @@ cdef class LogCore(RingCore):
         cdef int64_t deadline = -1 if timeout is None else deadline_after(timeout)
         cdef uint32_t seen = 0
         cdef int rc
-        cdef bint full = False  # a ring was, the last time that we looked
+        cdef bint full = False  # whether the ring was full at the last try
         while True:
             if self.fork_generation != psk_fork_generation:
-                self._after_fork()
+                self.calls.after_fork(self)
             control = self._control
             m = self._active
             if control is None or m is None or control.words == NULL:
-                self._become_writer(seconds_until(deadline))
+                self.calls.become_writer(self, seconds_until(deadline))
                 continue
             if nbytes > m.append_max:
-                if self._roll_for(nbytes):
+                if self.calls.roll_for(self, nbytes):
                     continue
-                raise self._too_large(nbytes, m.append_max)
-            if m.ring_bytes:
-                seen = psk_load32(control.words + PSK_C_ROOM_NOTIFY)
+                raise self.calls.too_large_error(nbytes, m.append_max)
+            seen = psk_load32(control.words + PSK_C_ROOM_NOTIFY)  # of a ring, before it is found to be full
             if nbytes <= PSK_GIL_COPY_BYTES_MAX and control.lock_try():
                 rc = publish(
                     control.words, m, control.fd, terms, parts, spans, count, nbytes, NULL, 0, &seq, &end)
@@ -238,64 +237,66 @@ cdef class LogCore(RingCore):
                 PyErr_CheckSignals()
             elif rc == TIMED_OUT:
                 if full:
-                    raise self._full_error()
+                    raise self.calls.full_error(self)
                 raise Busy(
                     f"{self.path}: another process held the write lock for {timeout} s; "
-                    "nothing was written, try again"
+                    "nothing was written; try again"
                 )
             elif rc == POISONED:
-                raise self._poisoned_error()
+                raise self.calls.poisoned_error(self)
             elif rc == CONFLICT:
-                last_seq = self._next_seq() - 1
+                last_seq = self.calls.next_seq(self) - 1
                 raise Conflict(
-                    f"{self.path}: expected seq {terms.last_seq} to be the last one, but it is "
-                    f"{last_seq}; nothing was written: read what is new and decide again",
+                    f"{self.path}: expect must be the last seq, {last_seq}, "
+                    f"got {terms.last_seq}; nothing was written: read what is new and decide again",
                     path=str(self.path), expected=terms.last_seq, found=last_seq,
                 )
             elif rc == STALE:
                 return 0
             elif rc == GONE:
-                raise self._gone_error()
+                raise self.calls.gone_error(self)
             elif rc == FULL:
-                if terms != NULL and terms.settles:
-                    raise self._full_error()  # who changes settings can do more than wait
+                if terms != NULL and terms.configures:
+                    raise self.calls.full_error(self)  # a change of settings need not wait
                 full = True
-                self.wait_for_room(control, deadline, seen)
+                wait_for_room(self, control, deadline, seen)
             elif rc == UNSURE:
-                self._confirm(seconds_until(deadline))
+                self.calls.confirm(self, seconds_until(deadline))
             else:
                 try:
-                    full = self._make_ready(nbytes, seconds_until(deadline))
+                    if terms != NULL and terms.configures:
+                        self.calls.make_ready_to_configure(self, nbytes, terms.when_full)
+                    else:
+                        full = self.calls.make_ready(self, nbytes, seconds_until(deadline))
                 except Busy:
                     if full:
-                        raise self._full_error() from None
+                        raise self.calls.full_error(self) from None
                     raise
-                if full and terms != NULL and terms.settles:
-                    raise self._full_error()
         if end >= self.fill_next and control.words != NULL:
             self.fill(control, m, end, nbytes)
         if seq + count > self._sync_next:
             self._sync_next = U64_MAX
-            self._sync_due()
+            self.calls.sync_due(self)
         return seq
 
     def _take_ring(self, RingMap m not None, Control control not None, bint appends):
-        """Of a ring: go on with that file and its control; no thread sees one without the other."""
-        m.sound()
+        """For a ring: switch to that file and its control; no thread sees one without the other."""
         cdef SegmentMap before = self._active
+        cdef RingFile file = self.ring_file()
+        m.sound()
         if appends:
             self.exchange_active(m)
-        self._ring = m
+        file.map = m
         self._control = control
         self.fork_generation = psk_fork_generation
         if appends:
             self.leave_active(before)
 
     cdef uint64_t append_as(
-        self, object expect, object producer, const Parts *parts, const Span *spans, uint64_t count,
+        self, object expect, object producer, const Parts *parts, const ByteSpan *spans, uint64_t count,
         uint64_t nbytes, object timeout,
     ) except 0:
-        """Append if ``expect`` holds and ``producer`` has not done it before; the first seq."""
+        """Append if ``expect`` matches and ``producer`` has not appended this before; the first seq."""
         cdef Terms terms
         memset(&terms, 0, sizeof(terms))
         if expect is not None:
@@ -306,10 +307,10 @@ cdef class LogCore(RingCore):
         return self.append_once(&terms, producer, parts, spans, count, nbytes, timeout)
 
     cdef uint64_t append_once(
-        self, Terms *terms, object producer, const Parts *parts, const Span *spans, uint64_t count,
+        self, Terms *terms, object producer, const Parts *parts, const ByteSpan *spans, uint64_t count,
         uint64_t nbytes, object timeout,
     ) except 0:
-        """Append, unless the producer has done so under this number; the first seq."""
+        """Append, unless the producer already appended under this number; the first seq."""
         cdef Parts lead
         cdef Produced last = self.last_of(producer)
         cdef bytes who
@@ -331,29 +332,29 @@ cdef class LogCore(RingCore):
         while seq == 0:
             if known:
                 before = self.produced_pos
-                known = False  # should another producer append meanwhile, the table is asked
+                known = False  # if another producer appends meanwhile, the table is searched
             else:
-                done, before = self._produced(who, n)
+                done, before = self.calls.produced(self, who, n)
                 if done is not None:
                     if <uint64_t>len(done) != count:
                         raise Conflict(
                             f"{self.path}: producer {who.decode()!r} appended {len(done)} events under "
-                            f"number {n}, and now gives {count}; nothing was written",
+                            f"number {n}, got {count} now; nothing was written",
                             path=str(self.path), expected=n, found=n,
                         )
                     return done.start
             terms.producer_pos = before
             psk_put64(terms.value + PSK_PRODUCER_N, n)
             psk_put32(terms.value + PSK_PRODUCER_COUNT, <uint32_t>count)
-            psk_put32(terms.value + PSK_PRODUCER_PREVIOUS, <uint32_t>(before & OFFSET_MASK))
+            psk_put32(terms.value + PSK_PRODUCER_PREVIOUS, <uint32_t>position_unpack(before).offset)
             seq = self.append_parts(terms, parts, spans, count, nbytes, timeout)
         self.note_produced(producer, last, who, n, seq, count, before, terms.producer_pos)
         return seq
 
     cdef Produced last_of(self, object producer):
-        """What a producer of this handle appended last, if that can be told without its table.
+        """The last append of a producer through this handle, if known without the table.
 
-        That is so while no other process has appended as a producer, and the number is a new one.
+        It is known while no other process has appended as a producer, and the number is new.
         """
         cdef Produced last
         cdef Control control = self._control
@@ -374,9 +375,9 @@ cdef class LogCore(RingCore):
         self, object producer, Produced last, bytes who, uint64_t n, uint64_t seq, uint64_t count,
         uint64_t before, uint64_t newest,
     ) except -1:
-        """Remember what a producer has appended, at ``newest``, the next after the one at ``before``.
+        """Remember an append of a producer, at ``newest``, the next after the one at ``before``.
 
-        What is remembered has no gaps: it is all that producers appended from ``produced_base`` on.
+        It has no gaps: it contains all that producers appended from ``produced_base`` on.
         """
         if self.produced_pos != before or self.produced_in is not self._control or (
             len(self.produced) >= PRODUCED_MAX
@@ -386,7 +387,7 @@ cdef class LogCore(RingCore):
             self.produced_in = self._control
             last = None
         elif last is not None and self.produced.get((<tuple>producer)[0]) is not last:
-            last = None  # another thread has begun to remember anew since it was looked up
+            last = None  # another thread has started over since the lookup
         if last is None:
             last = Produced()
             last.who = who
@@ -400,9 +401,9 @@ cdef class LogCore(RingCore):
         return 0
 
     def _produced_since(self, uint64_t base):
-        """What producers of this handle appended since the producer frame at ``base``.
+        """The appends of producers through this handle since the producer frame at ``base``.
 
-        Where the newest of their frames is, and (id, number, first seq, count) of the last one of
+        The position of the newest of their frames, and (id, number, first seq, count) of the last of
         each, the latest at the end; None if others appended as well, or it is not known.
         """
         cdef Produced last
@@ -425,7 +426,7 @@ cdef class LogCore(RingCore):
         """The log's codec, or the one that an append names."""
         cdef Coder own = self._coder
         if own.name is None:
-            own.name = self._codec_name()
+            own.name = self.calls.codec_name(self)
         if codec is not None and (not isinstance(codec, str) or codec != own.name):
             return own.other(codec)
         own.find()
@@ -436,7 +437,7 @@ cdef class LogCore(RingCore):
         self, Parts *p, list pins, object value, object key, object topic, object headers, object time,
         object codec, object tags,
     ) except -1:
-        """Encode and check one event; apart from ``append``, which is to be short for plain bytes."""
+        """Encode and check one event; not in ``append``, which must be short for plain bytes."""
         cdef Coder coder
         cdef bytes marks = None
         if not self._plain or codec is not None:
@@ -448,7 +449,9 @@ cdef class LogCore(RingCore):
             marks = marks_of(codec, tags)
         return parts_fill(p, pins, value, key, topic, headers, time, marks)
 
-    def append(
+    append = quick_append()
+
+    def _append_in_full(
         self, value, *, key=None, topic=None, headers=None, time=None, expect=None, producer=None,
         bint durable=False, timeout=None, codec=None, tags=None,
     ):
@@ -459,30 +462,30 @@ cdef class LogCore(RingCore):
         Parameters
         ----------
         value : object or None
-            The value: what the log's codec encodes, or bytes, which it must then be able to decode.
-            None, with a key, deletes that key. A `penstock.Entry`, or an event that was read from
-            any log, keeps everything it has, and no argument may say it a second time.
+            The value: an object for the log's codec, or bytes that it can decode. None, with a key,
+            deletes that key. A `penstock.Entry`, or an event that was read from any log, keeps all
+            its parts, and no argument may repeat one of them.
         key : bytes-like, optional
-            At most 1 KiB. An empty key differs from no key.
+            At most 1 KiB. An empty key is different from no key.
         topic : str, optional
             At most 1 KiB as UTF-8.
         headers : mapping or pairs, optional
             Names are str and may repeat, values are bytes or None.
         time : int or datetime, optional
-            The event's own time, nanoseconds since 1970 or a datetime (UTC if naive).
+            The event's own time, nanoseconds since 1970 or a datetime (local time if naive).
         expect : int, optional
             Append only if ``last_seq`` is this; else raise `Conflict`. 0 expects an empty log.
         producer : (str, int), optional
-            Who appends, and a number that grows from append to append. To repeat the producer's
-            last number appends nothing and returns the seq it got; a lower one is a `Conflict`.
+            The name of the producer, and a number that grows from append to append. Repeating the
+            producer's last number appends nothing and returns its seq; a lower one is a `Conflict`.
         durable : bool
-            Return only when the event is on the device, so that it survives power loss.
+            Return only when the event is on disk, so that it survives power loss.
         timeout : float, optional
-            Give up with `Busy` if other writers hold the log for that many seconds.
+            Raise `Busy` if other writers hold the log for that many seconds.
         codec : str, optional
             Encode this value with another codec than the log's; a header says so.
         tags : list of str, optional
-            Words to read the event by; see `Log.read`.
+            Words to select the event by; see `Log.read`.
 
         >>> log = penstock.open(path)
         >>> log.append(b"hello", key=b"u1", topic="greetings", tags=["warm"])
@@ -504,13 +507,13 @@ cdef class LogCore(RingCore):
         else:
             seq = self.append_as(expect, producer, &p, NULL, 1, nbytes, timeout)
         if durable:
-            self._sync(PSK_C_DURABLE_SEQ, seq, timeout)
+            self.calls.sync(self, PSK_C_DURABLE_SEQ, seq, timeout)
         return seq
 
     cdef object append_item(
         self, item, key, topic, headers, time, expect, producer, bint durable, timeout, codec, tags
     ):
-        """Append an entry or an event of some log; what it has may not be given a second time."""
+        """Append an entry or an event of any log; an argument for a part that it has is refused."""
         cdef Gatherer gatherer
         refuse_twice(item, {
             "key": key, "topic": topic, "headers": headers, "time": time, "codec": codec, "tags": tags})
@@ -521,7 +524,7 @@ cdef class LogCore(RingCore):
         return self.extend_given(gatherer.into, expect, producer, durable, timeout).start
 
     cdef Gatherer gatherer(self, key, topic, headers, time, codec, tags):
-        """What turns the items of a call into parts of frames."""
+        """The object that turns the items of a call into parts of frames."""
         return Gatherer(self.path, self.coder_for(None), self.coder_for(codec), key, topic, headers, time, tags)
 
     def extend(
@@ -530,17 +533,18 @@ cdef class LogCore(RingCore):
     ):
         """Append many events as one atomic batch and return their seqs as a range.
 
-        Readers see all of them or none, whatever dies meanwhile. Each item is a value, a
-        `penstock.Entry` with a key, topic, headers, time or tags of its own, or an event that was
-        read from any log; the keyword arguments hold for the items that have none. A batch must fit one segment; `Log.load` takes any amount.
+        Readers see all of them or none, even if a process dies. Each item is a value, a
+        `penstock.Entry` with its own key, topic, headers, time or tags, or an event that was read
+        from any log; the keyword arguments apply to items without that part. A batch must fit one
+        segment; `Log.load` takes any amount.
         ``expect``, ``producer``, ``durable``, ``timeout`` and ``codec`` are as for `append`.
 
-        Arrow data, be it a table of pyarrow, a frame of polars or pandas, or anything else that
-        offers Arrow's C interface, is taken without an object per row. ``value``, ``key``,
-        ``topic``, ``time`` and ``headers`` then name columns; those not given are taken from the
-        columns with just these names, if there are such. A ``topic`` that is no column is the
-        topic of all rows; so are a ``key`` that is bytes, a ``time`` and ``headers``. Values are bytes
-        or text that is encoded already, and each is checked if the log has a codec.
+        Arrow data (a table of pyarrow, a frame of polars or pandas, or anything else with Arrow's C
+        interface) is appended without an object per row. ``value``, ``key``,
+        ``topic``, ``time`` and ``headers`` then name columns; the defaults are the columns
+        with exactly these names, if they exist. A ``topic`` that is not a column applies to all
+        rows; so do a ``key`` that is bytes, a ``time`` and ``headers``. Values are bytes or text
+        that is encoded already, and each is checked if the log has a codec.
 
         >>> log = penstock.open(path)
         >>> log.extend([b"a", b"b", b"c"])
@@ -559,26 +563,26 @@ cdef class LogCore(RingCore):
                 given = self._intake(values, value, key, topic, headers, time, codec, tags).all()
                 return self.extend_given(given, expect, producer, durable, timeout)
         if value is not None:
-            raise Usage("value= names a column of Arrow data, and these values are none")
+            raise Usage("value= names a column of Arrow data, but the values are not Arrow data")
         if listed and self._plain and codec is None:
             pins = []
             parts_fill(
                 &shared, pins, b"", key, topic, headers, time, None if tags is None else encode_tags(tags))
-            count = <uint64_t>len(values)
             batch = Values.__new__(Values, INSIDE)
-            if count and batch.take(values, count, parts_prefix(&shared)):
+            if values and batch.take(values, parts_prefix(&shared)):
+                count = <uint64_t>len(batch.held)
                 if expect is None and producer is None:
                     first = self.append_parts(NULL, &shared, batch.spans, count, batch.nbytes, timeout)
                 else:
                     first = self.append_as(
                         expect, producer, &shared, batch.spans, count, batch.nbytes, timeout)
                 if durable:
-                    self._sync(PSK_C_DURABLE_SEQ, first + count - 1, timeout)
+                    self.calls.sync(self, PSK_C_DURABLE_SEQ, first + count - 1, timeout)
                 return range(first, first + count)
         gatherer = self.gatherer(key, topic, headers, time, codec, tags)
         if not listed:
             refuse_one(values, "extend", gatherer.coder.encode is not None)
-        gatherer.copies = not listed  # a generator may use the memory of one value for the next
+        gatherer.copies = not listed  # a generator may reuse the memory of one value for the next
         gatherer.begin(0)
         gatherer.add_all(tuple(values) if type(values) is list else values)
         return self.extend_given(gatherer.into, expect, producer, durable, timeout)
@@ -590,11 +594,11 @@ cdef class LogCore(RingCore):
         return Gathering(gatherer, values, room, events_max)
 
     def _intake(self, source, value, key, topic, headers, time, codec, tags):
-        """Arrow data, made ready to be appended."""
+        """Arrow data, prepared to be appended."""
         cdef Coder own = self.coder_for(None), coder
         scanned = getattr(source, "_values_codec", None) if codec is None and value is None else None
         if scanned is not None and scanned != own.name:
-            coder = Coder(scanned)  # another log's: its values are kept as they are
+            coder = Coder(scanned)  # from another log: its values are kept as they are
         else:
             coder = self.coder_for(codec)
         return Intake(
@@ -602,18 +606,18 @@ cdef class LogCore(RingCore):
             b"" if tags is None else encode_tags(tags), value, key, topic, headers, time)
 
     cdef object extend_given(self, Given given, expect, producer, bint durable, timeout):
-        """Append rows of Arrow data, or items that were gathered, as one atomic batch."""
+        """Append rows of Arrow data, or gathered items, as one atomic batch."""
         cdef uint64_t count = given.count, nbytes = 0, first
         cdef const Parts *laid_out = given.laid_out(&nbytes)
         cdef Parts *parts = NULL
-        cdef Span *spans = NULL
+        cdef ByteSpan *spans = NULL
         cdef list pins = []
         if count == 0:
-            first = self._next_seq()
+            first = self.calls.next_seq(self)
             return range(first, first)
         try:
             if given.plain():
-                spans = <Span *>PyMem_Malloc(count * sizeof(Span))
+                spans = <ByteSpan *>PyMem_Malloc(count * sizeof(ByteSpan))
                 if spans == NULL:
                     raise MemoryError
                 nbytes = given.spans(spans)
@@ -630,15 +634,15 @@ cdef class LogCore(RingCore):
             PyMem_Free(spans)
             PyMem_Free(parts)
         if durable:
-            self._sync(PSK_C_DURABLE_SEQ, first + count - 1, timeout)
+            self.calls.sync(self, PSK_C_DURABLE_SEQ, first + count - 1, timeout)
         return range(first, first + count)
 
     def _encodes(self):
-        """Whether values of the log are what a codec makes, rather than any bytes."""
+        """Whether a codec makes the values of the log, so that they are not arbitrary bytes."""
         return self.coder_for(None).encode is not None
 
     def _frame_bytes(self, Given rows not None):
-        """How long the frame of an event is, the only one of ``rows``; checks its parts."""
+        """The length of the frame of an event, the only one of ``rows``; checks its parts."""
         cdef Parts p
         cdef list pins = []
         rows.only(&p, pins)
@@ -650,7 +654,7 @@ cdef class LogCore(RingCore):
     ):
         """Write an event, the only one of ``rows``, and a roll frame after it, as one batch; under the write lock.
 
-        The caller has reserved and allocated the room, and publishes what follows.
+        The caller has reserved and allocated the room, and publishes the frames.
         """
         cdef Parts p, roll
         cdef list pins = []
@@ -674,13 +678,13 @@ cdef class LogCore(RingCore):
             psk_store32(m.base + offset, <uint32_t>(prefix + p.value_len) + 1)
 
     def _append_settings(self, bytes body not None, when_full=None):
-        """Append a settings frame; it takes no seq. Of a ring, ``when_full`` is what they say of that."""
+        """Append a settings frame; it takes no seq. For a ring, ``when_full`` is their value of it."""
         cdef Parts p
         cdef Terms terms
         memset(&p, 0, sizeof(p))
         memset(&terms, 0, sizeof(terms))
         if when_full is not None:
-            terms.settles = True
+            terms.configures = True
             terms.when_full = when_full
         p.kind = PSK_KIND_SETTINGS
         p.key_len = PSK_NO_KEY
@@ -693,64 +697,30 @@ cdef class LogCore(RingCore):
         cdef uint64_t want
         try:
             want = to_seq(seq, "the seq in log[seq]")
-        except WrongType as error:
-            raise WrongType(f"{error}; for a range use read()") from None
+        except Usage as error:
+            return self.calls.other_item(self, seq, error)
         event = self.event_at(want)
         if event is None:
-            raise self._no_such_seq(want)
+            raise self.calls.no_such_seq(self, want)
         return event
 
     def __contains__(self, what):
-        """Whether an event has that seq; of an `Event`, whether it is one of this log's.
+        """Whether an event has that seq; for an `Event`, whether it is one of this log.
 
-        It takes one look at the index. An event that is there and damaged is `Corrupt`. What is
-        neither a seq nor an event is refused: False would look as if values had been searched.
+        It takes one look at the index. A damaged event raises `Corrupt`. What is neither a seq nor an
+        event is refused: False would look as if values had been searched.
         """
         cdef Event event
         if isinstance(what, Event):
             event = self.event_at((<Event>what).seq)
             return event is not None and event == what
         try:
-            return self.event_at(to_seq(what, "what 'in' asks for")) is not None
+            return self.event_at(to_seq(what, "the operand of 'in'")) is not None
         except WrongType:
             raise WrongType(
-                f"'in' must be asked for a seq or an Event, got {type(what).__name__}; "
+                f"the operand of 'in' must be a seq or an Event, got {type(what).__name__}; "
                 "to look for a key or a value read the log") from None
 
     cdef Event event_at(self, uint64_t want):
         """The event ``want``; None if the log has none."""
-        cdef uint64_t limit, at, head, total = 0
-        cdef SegmentMap m, candidate
-        cdef uint64_t active_base
-        cdef char *words
-        cdef Py_ssize_t i
-        cdef FrameState state
-        if want == 0:
-            return None
-        if self._is_ring:
-            return self.ring_item(want)
-        head = self.head()
-        words = self.words_or_null()
-        active_base = psk_load64(words + PSK_C_ACTIVE_BASE) if words != NULL else 0
-        m = None
-        for i in range(PyList_GET_SIZE(self._recent) - 1, -1, -1):
-            candidate = <SegmentMap>PyList_GET_ITEM(self._recent, i)
-            if candidate.base_seq <= want and (
-                candidate.next_seq > want
-                or (candidate.base_seq == active_base and candidate.number == head >> 32)
-            ):
-                m = candidate
-                break
-        if m is None:
-            m = self._segment_for(want)
-            if m is None:
-                return None
-            head = self.head()
-        limit = m.published(head)
-        at = m.seek(self, want, limit)
-        if at < limit and is_event(m.base + at) and psk_get64(m.base + at + PSK_FRAME_SEQ) == want:
-            state = frame_check(m.base + at, limit - at, True, &total)
-            if state != FRAME_GOOD:
-                raise m.damage(at, state, want - 1)
-            return make_event(m, m.base + at)
-        return None
+        return self.finder.event_at(self, want) if want else None

@@ -1,8 +1,8 @@
-# Batches of events that differ in nothing but their values: the bulk of what is ever appended.
+# Batches of events that differ only in their values: the most frequent kind.
 #
-# What they share is done once. A plan deals them out in stretches, which are put together and
-# written by one thread, or by two at once: short frames that belong to pages which are populated go
-# there; others to scratch, and with pwritev(2) to the file.
+# What they share is done once. A plan hands them out in stretches, which one thread builds and
+# writes, or two at once: short frames go straight into pages that are populated, others into
+# scratch, and with pwritev(2) to the file.
 
 cdef enum:
     PREFETCH = 8
@@ -21,42 +21,42 @@ cdef inline void slots_add(Slots *slots, uint64_t position) noexcept nogil:
         slots.next = 0
 
 
-cdef struct Plan:
-    Sink *sink
+cdef struct BatchPlan:
+    FrameSink *sink
     psk_aide *aide        # NULL: everything through the map
     Walk *w
     Slots *slots
     char *index
-    uint64_t ahead        # of a ring: what to add to an offset to have the position
+    uint64_t ahead        # in a ring: added to an offset it gives the position
     const Parts *p        # what they share
-    const Span *spans
+    const ByteSpan *spans
     uint64_t count
     uint64_t append_ns
-    uint64_t end          # behind the last one
-    bint lead             # a frame before them has the commit word that publishes the batch
-    # From here on set up by `sink_values`.
+    uint64_t end          # after the last one
+    bint lead             # the commit word that publishes the batch is in a frame before them
+    # Set up by `sink_values` from here on.
     uint64_t prefix, shape, event_ns, first_seq
     uint32_t topic
     uint32_t lock         # over what follows, and `at`
-    uint64_t at, next     # where the next event goes, and which it is
-    uint64_t last         # where the one before it stands
+    uint64_t at, next     # offset and number of the next event
+    uint64_t last         # offset of the event before it
     uint64_t next_block   # of the index
-    uint64_t rest         # bytes of the frame before it that the stretch before did not write
-    bint dealt            # something was
+    uint64_t rest         # bytes of the previous frame that its stretch did not write
+    bint dealt            # a stretch was handed out
 
 
 cdef struct Stretch:
     uint64_t next, stop   # events
-    uint64_t at, last     # where the first of them goes, and where the one before it stands
-    uint64_t start, end   # what to write of the file; both 0: nothing, they are in the map
+    uint64_t at, last     # offset of the first of them, and of the event before it
+    uint64_t start, end   # range of the file to write; both 0: none, they are in the map
 
 
-cdef inline bint is_short(const Plan *plan, uint64_t i) noexcept nogil:
+cdef inline bint is_short(const BatchPlan *plan, uint64_t i) noexcept nogil:
     return plan.prefix + plan.spans[i].length <= PSK_SUM_LATER_BYTES_MAX
 
 
-cdef void plan_note(Plan *plan) noexcept nogil:
-    """Note in the walk and the index what events from the next one on have in common."""
+cdef void plan_note(BatchPlan *plan) noexcept nogil:
+    """Record in the walk and the index what the events from the next one on share."""
     cdef Walk *w = plan.w
     if plan.at >= plan.next_block:
         walk_block(w, plan.index, plan.at, plan.first_seq + plan.next, plan.append_ns)
@@ -65,11 +65,11 @@ cdef void plan_note(Plan *plan) noexcept nogil:
     w.block_topics |= plan.topic
 
 
-cdef uint64_t plan_take(Plan *plan, uint64_t until) noexcept nogil:
-    """Go on behind the short frames that begin before ``until``; where the one before their last stands."""
+cdef uint64_t plan_take(BatchPlan *plan, uint64_t until) noexcept nogil:
+    """Move after the short frames that begin before ``until``; returns the offset of the last but one."""
     cdef uint64_t at = plan.at, last = plan.last, before = plan.last, i = plan.next, length
     cdef uint64_t prefix = plan.prefix, count = plan.count, next_block = plan.next_block
-    cdef const Span *spans = plan.spans
+    cdef const ByteSpan *spans = plan.spans
     cdef bint slots = plan.slots.count > 0
     while at < until and i < count:
         length = prefix + spans[i].length
@@ -93,9 +93,9 @@ cdef uint64_t plan_take(Plan *plan, uint64_t until) noexcept nogil:
 
 
 cdef inline void put_value(
-    const Plan *plan, Sink *sums, char *dst, uint64_t i, uint64_t at, uint64_t last
+    const BatchPlan *plan, FrameSink *sums, char *dst, uint64_t i, uint64_t at, uint64_t last
 ) noexcept nogil:
-    """Put a short frame together; it is summed with others."""
+    """Build a short frame; it is summed with others."""
     cdef uint64_t length = plan.spans[i].length
     frame_fill(
         dst, plan.p, plan.shape, plan.spans[i].start, length, plan.prefix, plan.first_seq + i,
@@ -105,14 +105,14 @@ cdef inline void put_value(
     psk_put32(dst, <uint32_t>(plan.prefix + length + 1) if plan.lead or i else 0)
 
 
-cdef bint plan_deal(Plan *plan, char *scratch, Stretch *s) noexcept nogil:
-    """Deal out short frames up to a place where large folios end; False if the next one is none.
+cdef bint plan_deal(BatchPlan *plan, char *scratch, Stretch *s) noexcept nogil:
+    """Hand out short frames up to the end of a large folio; False if the next frame is long.
 
-    The frame that goes over that place is put together at once, by one: what it is made of may
-    change meanwhile. Its other part is left to whoever comes next.
+    One thread builds the frame that crosses that place in one go: its sources may change
+    meanwhile. Its other part is left to the next stretch.
     """
     cdef uint64_t before, run
-    cdef Sink sums
+    cdef FrameSink sums
     cdef bint some = False
     while not psk_cas32(&plan.lock, 0, 1):
         psk_pause()
@@ -124,7 +124,7 @@ cdef bint plan_deal(Plan *plan, char *scratch, Stretch *s) noexcept nogil:
         s.start = plan.at - plan.rest
         memcpy(scratch, plan.aide.rest, plan.rest)
         plan.rest = 0
-        # The first one is short: the kernel, which takes one write at a time, is to begin soon.
+        # The first one is short: the kernel takes one write at a time and should begin soon.
         run = PSK_WRITE_RUN_BYTES if plan.dealt else PSK_WRITE_RUN_BYTES // 4
         plan.dealt = True
         s.end = (s.start // run + 1) * run
@@ -143,10 +143,10 @@ cdef bint plan_deal(Plan *plan, char *scratch, Stretch *s) noexcept nogil:
     return some
 
 
-cdef void put_stretch(const Plan *plan, const Stretch *s, char *dst) noexcept nogil:
-    """Put the frames of a stretch together, the first of them at ``dst``."""
+cdef void put_stretch(const BatchPlan *plan, const Stretch *s, char *dst) noexcept nogil:
+    """Build the frames of a stretch, the first of them at ``dst``."""
     cdef uint64_t i = s.next, at = s.at, last = s.last
-    cdef Sink sums
+    cdef FrameSink sums
     sums.unsummed_count = 0
     while i < s.stop:
         if i and plan.prefix == 0 and psk_fail_armed == 0 and (
@@ -164,15 +164,15 @@ cdef void put_stretch(const Plan *plan, const Stretch *s, char *dst) noexcept no
 
 
 cdef bint put_fours(
-    const Plan *plan, uint64_t *next, uint64_t stop, uint64_t *at, uint64_t *last, char *base
+    const BatchPlan *plan, uint64_t *next, uint64_t stop, uint64_t *at, uint64_t *last, char *base
 ) noexcept nogil:
-    """Put frames together that are but a header and a value, four by four while they are of one length.
+    """Build frames of only a header and a value, four by four while they have one length.
 
-    False if there was nothing to be done that way.
+    False if no frame could be built that way.
     """
     cdef uint64_t i = next[0], here = at[0], before = last[0], length, total
     cdef uint64_t ahead = plan.count - PREFETCH if plan.count > PREFETCH else 0
-    cdef const Span *spans = plan.spans
+    cdef const ByteSpan *spans = plan.spans
     cdef const char *values[4]
     cdef char *frames[4]
     cdef uint64_t links[4]
@@ -185,12 +185,12 @@ cdef bint put_fours(
             break
         total = align8(PSK_FRAME_HEADER_BYTES + length)
         for k in range(4):
-            if i + k < ahead:  # values lie wherever their objects do
+            if i + k < ahead:  # values are wherever their objects are
                 psk_prefetch(spans[i + k + PREFETCH].start)
                 psk_prefetch(spans[i + k + PREFETCH].start + 64)
             values[k] = spans[i + k].start
             frames[k] = base + here + k * total
-            links[k] = ((plan.count - 1 - i - k) << 32) | (total if k else <uint32_t>(here - before))
+            links[k] = ((plan.count - 1 - i - k) << PSK_BATCH_LEFT_SHIFT) | (total if k else <uint32_t>(here - before))
         if not psk_put_four(frames, values, length, plan.first_seq + i, plan.append_ns, links, plan.shape):
             break
         here += 4 * total
@@ -205,15 +205,15 @@ cdef bint put_fours(
 
 
 cdef void plan_work(void *job, char *scratch) noexcept nogil:
-    """Put together and write what the plan deals out, until that is all."""
-    cdef Plan *plan = <Plan *>job
+    """Build and write the stretches that the plan hands out, until there are no more."""
+    cdef BatchPlan *plan = <BatchPlan *>job
     cdef Stretch s
     while plan_deal(plan, scratch, &s):
         put_stretch(plan, &s, scratch + (s.at - s.start))
         file_write(plan.sink.fd, plan.sink.base, s.start, scratch, s.end - s.start)
 
 
-cdef void plan_fill(Plan *plan, uint64_t until) noexcept nogil:
+cdef void plan_fill(BatchPlan *plan, uint64_t until) noexcept nogil:
     """Put short frames into the map, those that begin before ``until``."""
     cdef Stretch s
     s.next = plan.next
@@ -224,10 +224,10 @@ cdef void plan_fill(Plan *plan, uint64_t until) noexcept nogil:
     put_stretch(plan, &s, plan.sink.base + s.at)
 
 
-cdef void sink_long(Sink *sink, Plan *plan) noexcept nogil:
+cdef void sink_long(FrameSink *sink, BatchPlan *plan) noexcept nogil:
     """Take the next event, a long one."""
     cdef uint64_t i = plan.next, at = plan.at
-    cdef const Span *span = plan.spans + i
+    cdef const ByteSpan *span = plan.spans + i
     cdef uint64_t total = align8(PSK_FRAME_HEADER_BYTES + plan.prefix + span.length)
     if at >= plan.next_block or i == 0:
         plan_note(plan)
@@ -241,10 +241,10 @@ cdef void sink_long(Sink *sink, Plan *plan) noexcept nogil:
     plan.next = i + 1
 
 
-cdef void sink_values(Plan *plan) noexcept nogil:
+cdef void sink_values(BatchPlan *plan) noexcept nogil:
     """Take all events of a plan."""
     cdef Walk *w = plan.w
-    cdef Sink *sink = plan.sink
+    cdef FrameSink *sink = plan.sink
     cdef uint64_t warm = sink.warm_end if plan.aide != NULL else U64_MAX
     plan.prefix = parts_prefix(plan.p)
     plan.shape = parts_shape(plan.p)

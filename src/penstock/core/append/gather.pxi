@@ -1,33 +1,33 @@
-# Many events at once: the items of extend and load, and an Entry or Event given to append, as parts of frames.
+# Many events at once: the items of extend and load, and an Entry or Event of append, as parts of frames.
 
 @cython.final
 cdef class Values:
-    """Where the values of a batch are: bytes objects, which it keeps from going away meanwhile."""
+    """The values of a batch: bytes objects, which it keeps alive meanwhile."""
 
-    cdef Span *spans
+    cdef ByteSpan *spans
     cdef uint64_t nbytes  # of their frames
-    cdef uint64_t pinned  # how many of a list's items it holds, one by one; a tuple holds its own
+    cdef tuple held       # the items of a list may be removed while they are written
 
-    cdef bint take(self, object items, uint64_t count, uint64_t prefix) except -1:
+    cdef bint take(self, object items, uint64_t prefix) except -1:
         """Note the items of a list or tuple; false if they are not all bytes objects."""
-        cdef PyObject **at = PySequence_Fast_ITEMS(items)
-        cdef bint pins = type(items) is list
-        cdef uint64_t i, length
-        self.spans = <Span *>PyMem_Malloc(count * sizeof(Span))
+        cdef tuple held = tuple(items)
+        cdef Py_ssize_t count = len(held), i
+        cdef PyObject *item
+        cdef uint64_t length
+        self.held = held
+        self.spans = <ByteSpan *>PyMem_Malloc(<size_t>count * sizeof(ByteSpan))
         if self.spans == NULL:
             raise MemoryError
         for i in range(count):
-            if not PyBytes_CheckExact(<object>at[i]):
+            item = PyTuple_GET_ITEM(held, i)
+            if not PyBytes_CheckExact(<object>item):
                 return False
-            length = <uint64_t>PyBytes_GET_SIZE(<object>at[i])
+            length = <uint64_t>PyBytes_GET_SIZE(<object>item)
             if length > PSK_VALUE_BYTES_MAX:
                 raise TooLarge(f"item {i}: value must be at most {PSK_VALUE_BYTES_MAX} bytes, got {length}")
-            self.spans[i].start = PyBytes_AS_STRING(<object>at[i])
+            self.spans[i].start = PyBytes_AS_STRING(<object>item)
             self.spans[i].length = length
             self.nbytes += align8(PSK_FRAME_HEADER_BYTES + prefix + length)
-            if pins:
-                psk_pin(at[i])
-                self.pinned = i + 1
         return True
 
     def __cinit__(self, inside=None, *args, **kwargs):
@@ -38,34 +38,31 @@ cdef class Values:
         raise stays_here(self)
 
     def __dealloc__(self):
-        cdef uint64_t i
-        for i in range(self.pinned):
-            psk_unpin(psk_bytes_object(self.spans[i].start))
         PyMem_Free(self.spans)
 
 
 cdef int refuse_one(object values, str call, bint encodes) except -1:
-    """Refuse what is one value rather than many, though some of it can be iterated over."""
-    if isinstance(values, (str, bytes, bytearray, memoryview, dict, Event, _Entry)):
+    """Refuse a single value, even if it can be iterated over."""
+    if isinstance(values, (str, bytes, bytearray, memoryview, dict, Event, entry_type())):
         hint = "append"
         if not encodes and isinstance(values, dict):
-            hint = "append, in a log that was created with a codec, such as codec='json'"
+            hint = "append in a log that was created with a codec, such as codec='json'"
         elif not encodes and isinstance(values, str):
             hint = "append, and encode it first"
         raise WrongType(
-            f"{call} takes many values, such as a list, got one {type(values).__name__}; "
+            f"{call} needs many values, such as a list, got one {type(values).__name__}; "
             f"to append one event use {hint}")
     if isinstance(values, type) or not hasattr(values, "__iter__") or getattr(values, "ndim", 1) == 0:
         raise WrongType(
-            f"{call} takes many values, such as a list, or a table, frame or stream in memory, "
+            f"{call} needs many values, such as a list, or a table, frame or stream in memory, "
             f"got {type(values).__name__}")
     return 0
 
 
 cdef inline bint is_object(object value):
-    """Whether a value is an object for a codec, rather than encoded already, or an item of its own kind."""
+    """Whether a value is an object for a codec, and not encoded already or an Entry or Event."""
     return PyDict_CheckExact(value) or not (
-        value is None or PyObject_CheckBuffer(value) or psk_is_a(value, _Entry))
+        value is None or PyObject_CheckBuffer(value) or psk_is_a(value, entry_type()))
 
 
 cdef enum:
@@ -73,7 +70,7 @@ cdef enum:
 
 
 cdef int refuse_twice(object item, dict given) except -1:
-    """Refuse to append one item with an argument for what it has itself: one of the two would be ignored."""
+    """Refuse an argument for a part that the item has itself: one of the two would be ignored."""
     cdef Event event
     cdef Coder coder
     cdef OwnHeaders own
@@ -103,19 +100,19 @@ cdef int refuse_twice(object item, dict given) except -1:
 
 
 cdef inline bint is_item(object value):
-    """Whether it is more than a value: it has a key, topic and so on of its own."""
-    return type(value) is Event or psk_is_a(value, _Entry)
+    """Whether it is more than a value: it has its own key, topic and so on."""
+    return type(value) is Event or psk_is_a(value, entry_type())
 
 
 cdef class Gathered(Given):
-    """Items of a call, each checked, and where its bytes are."""
+    """Checked items of a call, with pointers to their bytes."""
 
-    cdef Parts *at           # of the first one
-    cdef Parts *mine         # what is to be freed: a slice has nothing of its own
-    cdef uint64_t room       # how many there is memory for
+    cdef Parts *at           # the first one
+    cdef Parts *mine         # memory to free; NULL for a slice
+    cdef uint64_t room       # how many fit the memory
     cdef uint64_t nbytes     # of all frames
-    cdef list pins           # what keeps the bytes in place
-    cdef bint alike          # they differ in their values alone, which are bytes objects
+    cdef list pins           # objects that keep the bytes in place
+    cdef bint alike          # they differ only in their values, which are bytes objects
 
     def __cinit__(self, *args, **kwargs):
         self.pins = []
@@ -134,7 +131,7 @@ cdef class Gathered(Given):
         return 0
 
     def __getitem__(self, which):
-        """Some of them, by a slice."""
+        """A slice of them."""
         cdef Gathered some = Gathered.__new__(Gathered, INSIDE)
         cdef uint64_t i
         start, stop, _ = which.indices(self.count)
@@ -157,7 +154,7 @@ cdef class Gathered(Given):
         nbytes[0] = self.nbytes
         return self.at
 
-    cdef uint64_t spans(self, Span *spans) except 0:
+    cdef uint64_t spans(self, ByteSpan *spans) except 0:
         cdef uint64_t i
         for i in range(self.count):
             spans[i].start = self.at[i].value
@@ -171,28 +168,28 @@ cdef class Gathered(Given):
 
 
 cdef struct OwnHeaders:
-    # What there is of Penstock's own among the headers of an event.
-    uint32_t users           # bytes of those that are not
+    # Penstock's own headers among those of an event.
+    uint32_t users           # bytes of the others
     uint32_t tags            # bytes of its tags
-    const char *codec        # NULL: none is named
+    const char *codec        # NULL: none
     uint16_t codec_len
 
 
 cdef bint look_at_headers(const char *at, uint32_t left, OwnHeaders *own) noexcept:
-    """Find Penstock's own headers; False if the headers contradict themselves."""
+    """Find Penstock's own headers; False if the headers are not consistent."""
     cdef uint32_t n
     memset(own, 0, sizeof(OwnHeaders))
     while left:
-        if left < 4:
+        if left < PSK_EVENT_HEADER_BYTES:
             return False
         n = header_bytes(at)
-        if n > left or not is_utf8(at + 4, psk_get16(at)):
+        if n > left or not is_utf8(at + PSK_EVENT_HEADER_BYTES, psk_get16(at)):
             return False
         if is_named(at, PSK_TAG_NAME, TAG_NAME_BYTES):
             own.tags += n
-        elif is_named(at, PSK_CODEC_NAME, CODEC_NAME_BYTES) and psk_get16(at + 2) != PSK_NULL_HEADER:
-            own.codec = at + 4 + CODEC_NAME_BYTES
-            own.codec_len = psk_get16(at + 2)
+        elif is_named(at, PSK_CODEC_NAME, CODEC_NAME_BYTES) and psk_get16(at + PSK_EVENT_HEADER_VALUE_LEN) != PSK_NULL_HEADER:
+            own.codec = at + PSK_EVENT_HEADER_BYTES + CODEC_NAME_BYTES
+            own.codec_len = psk_get16(at + PSK_EVENT_HEADER_VALUE_LEN)
         else:
             own.users += n
         at += n
@@ -201,39 +198,41 @@ cdef bint look_at_headers(const char *at, uint32_t left, OwnHeaders *own) noexce
 
 
 cdef inline bint is_named(const char *header, const char *name, uint32_t nbytes) noexcept nogil:
-    return psk_get16(header) == nbytes and memcmp(header + 4, name, nbytes) == 0
+    return psk_get16(header) == nbytes and memcmp(header + PSK_EVENT_HEADER_BYTES, name, nbytes) == 0
 
 
 cdef class Gatherer:
     """Turns the items of one call into parts of frames.
 
-    An item's own key, topic, headers, time and tags count; what it does not have it gets from the
-    call. An event of another log keeps its bytes, and the name of the codec they were written with.
+    An item's own key, topic, headers, time and tags are used; the call gives those that it lacks. An
+    event of another log keeps its bytes, and the name of the codec they were written with.
     """
 
     cdef Coder own             # the log's codec
     cdef Coder coder           # the call's; the same if it names none
     cdef object path
-    cdef Parts shared          # an item that is a value and nothing else, but for that value
+    cdef Parts shared          # the parts of an item that is only a value, without that value
     cdef bytes users           # the headers in there: the caller's,
     cdef bytes codec           # the codec's name if it is not the log's,
     cdef bytes tags            # and tags
     cdef list pins
     cdef Gathered into
-    cdef bint copies           # of what may change before the call ends
-    cdef bint single           # errors need not say which item
-    cdef bint held             # items are kept alive by a tuple of them
-    cdef const char *line      # the next value of those that were encoded ahead; NULL: none were
+    cdef type entry            # `penstock.Entry`
+    cdef bint copies           # copy what may change before the call ends
+    cdef bint single           # errors do not say which item
+    cdef bint held             # a tuple keeps the items alive
+    cdef const char *line      # the next of the values that were encoded ahead; NULL: none
     cdef const char *lines_end
-    cdef bint taking           # an item, rather than asking for the next one
-    cdef Coder seen            # of the last event that was an item
-    cdef bint seen_same        # ... whether that is the log's codec
-    cdef bytes seen_headers    # ... what it has as headers if it brings none
+    cdef bint taking           # processing an item, not asking for the next one
+    cdef Coder seen            # coder of the last event that was an item
+    cdef bint seen_same        # whether that is the log's codec
+    cdef bytes seen_headers    # its headers if it has none itself
 
     def __cinit__(self, path, Coder own not None, Coder coder not None, key, topic, headers, time, tags):
         self.path = path
         self.own = own
         self.coder = coder
+        self.entry = entry_type()
         self.pins = [key, topic]
         self.users = b"" if headers is None else encode_headers(headers)
         self.codec = b"" if coder is own else codec_mark(coder.name)
@@ -246,14 +245,14 @@ cdef class Gatherer:
         raise stays_here(self)
 
     cdef int begin(self, uint64_t before) except -1:
-        """Gather from now on into another batch, which ``before`` items come before."""
+        """Gather into another batch from now on; ``before`` items come before it."""
         self.into = Gathered.__new__(Gathered, INSIDE)
         self.into.before = before
-        self.into.pins.append(self.pins)  # of what its items share
+        self.into.pins.append(self.pins)  # for what its items share
         return 0
 
     cdef int add_all(self, object items) except -1:
-        """Take all items; what they are iterated over raises stays as it is."""
+        """Take all items; errors of their iterator are passed on as they are."""
         cdef Gathered into = self.into
         if type(items) is tuple:
             self.held = True
@@ -280,7 +279,7 @@ cdef class Gatherer:
             raise
 
     cdef int name_item(self, object error) except -1:
-        """Have an error say which item it is about."""
+        """Add to an error which item it is about."""
         if not self.single:
             error.args = (f"item {self.into.before + self.into.count}: {error}", *error.args[1:])
         return 0
@@ -291,14 +290,14 @@ cdef class Gatherer:
             into.grow()
         p = into.at + into.count
         p[0] = self.shared
-        if type(item) is _Entry:
+        if type(item) is self.entry:
             self.take_entry(p, <tuple>item)
         elif type(item) is Event:
             into.alike = False
             if not self.held:
                 into.pins.append(item)
             self.take_event(p, <Event>item)
-        elif psk_is_a(item, _Entry):
+        elif psk_is_a(item, self.entry):
             entry = tuple(item)
             into.pins.append(entry)
             self.take_entry(p, entry)
@@ -312,19 +311,19 @@ cdef class Gatherer:
         return 0
 
     cdef int encode_ahead(self, tuple items) except -1:
-        """Encode the values of all items at once, if that can be done: it takes half the time."""
+        """Encode the values of all items at once, if possible: it takes half the time."""
         cdef list values = []
         for item in items:
-            if type(item) is _Entry and PyTuple_GET_SIZE(<PyObject *>item) == ENTRY_PARTS:
+            if type(item) is self.entry and PyTuple_GET_SIZE(item) == ENTRY_PARTS:
                 item = <object>PyTuple_GET_ITEM(item, 0)  # item[0] goes through a slow slot
-            elif psk_is_a(item, _Entry):
+            elif psk_is_a(item, self.entry):
                 item = item[0]
             if is_object(item):
                 values.append(item)
         try:
             data = self.coder.lines(values)
         except Exception:
-            return 0  # whoever encodes them one by one finds out which it is
+            return 0  # encoding them one by one finds out which it is
         if type(data) is bytes and data.count(b"\n") == len(values):
             self.into.pins.append(data)
             self.line = PyBytes_AS_STRING(data)
@@ -335,7 +334,7 @@ cdef class Gatherer:
         """Take a value that was encoded ahead."""
         cdef const char *end = <const char *>memchr(self.line, c'\n', <size_t>(self.lines_end - self.line))
         if end == NULL:
-            raise Internal("fewer values were encoded than there are")
+            raise Internal("fewer values were encoded than given")
         p.value = self.line
         p.value_len = <uint64_t>(end - self.line)
         p.fixed = True
@@ -359,7 +358,7 @@ cdef class Gatherer:
         cdef list pins = self.into.pins
         cdef object part
         self.into.alike = False
-        if PyTuple_GET_SIZE(<PyObject *>entry) != ENTRY_PARTS:
+        if PyTuple_GET_SIZE(entry) != ENTRY_PARTS:
             raise WrongType(f"an Entry must have {ENTRY_PARTS} parts, got {len(entry)}")
         if not self.held:
             pins.append(entry)
@@ -388,14 +387,14 @@ cdef class Gatherer:
         return 0
 
     cdef int take_event(self, Parts *p, Event event) except -1:
-        """Take an event as it is; the caller keeps it from going away."""
+        """Take an event as it is; the caller keeps it alive."""
         cdef const char *frame = event.p
         cdef uint64_t ns
         if frame[PSK_FRAME_KIND] == PSK_KIND_DELETE:
             p.kind = PSK_KIND_DELETE
         else:
             p.value = event.value_start(&p.value_len)
-            p.fixed = False  # it lies in a file
+            p.fixed = False  # it is in a file
             if p.value_len > PSK_VALUE_BYTES_MAX:
                 raise too_long(p.value_len)
         if psk_get16(frame + PSK_FRAME_KEY_LEN) != PSK_NO_KEY:
@@ -409,24 +408,24 @@ cdef class Gatherer:
         if p.key_len != PSK_NO_KEY and p.key_len > PSK_KEY_BYTES_MAX or p.topic_len > PSK_TOPIC_BYTES_MAX or (
             not is_utf8(p.topic, p.topic_len)
         ):
-            raise Corrupt(f"seq {event.seq}: its key or topic is not one that a log may hold", seq=event.seq)
+            raise Corrupt(f"seq {event.seq}: its key or topic is not valid in a log", seq=event.seq)
         if frame[PSK_FRAME_FLAGS] & PSK_FLAG_EVENT_TIME or not p.flags & PSK_FLAG_EVENT_TIME:
             ns = frame_event_ns(frame)
             if ns > TIME_NS_MAX:
-                raise Usage(f"time must be between 1970-01-01 and 2262-04-11, got {ns} ns since 1970")
+                raise Usage(f"time must be from 1970-01-01 to 2262-04-11, got {ns} ns since 1970")
             p.event_ns = ns
             p.flags |= PSK_FLAG_EVENT_TIME
         return self.take_headers(p, event)
 
     cdef int take_headers(self, Parts *p, Event event) except -1:
-        """Take the headers of an event, and make sure that they name the codec of its value."""
+        """Take the headers of an event, and make them name the codec of its value."""
         cdef OwnHeaders own
         cdef const char *raw = frame_topic(event.p) + psk_get16(event.p + PSK_FRAME_TOPIC_LEN)
         cdef uint16_t nbytes = psk_get16(event.p + PSK_FRAME_HEADERS_LEN)
         cdef bint same
         cdef Coder coder
         if not look_at_headers(raw, nbytes, &own):
-            raise Corrupt(f"seq {event.seq}: its headers contradict themselves", seq=event.seq)
+            raise Corrupt(f"seq {event.seq}: its headers are not consistent", seq=event.seq)
         if own.codec != NULL:
             name = PyBytes_FromStringAndSize(own.codec, own.codec_len).decode("utf-8", "replace")
             same = name == self.own.name
@@ -459,14 +458,14 @@ cdef class Gatherer:
 
 
 cdef tuple split_headers(const char *at, uint32_t left):
-    """The caller's headers and the tags of an event, as they stand in its frame; `look_at_headers` found them sound."""
+    """The caller's headers and the tags of an event, as they are in its frame; `look_at_headers` has checked them."""
     cdef bytearray users = bytearray(), tags = bytearray()
     cdef uint32_t n
     while left:
         n = header_bytes(at)
         if is_named(at, PSK_TAG_NAME, TAG_NAME_BYTES):
             tags += PyBytes_FromStringAndSize(at, n)
-        elif not is_named(at, PSK_CODEC_NAME, CODEC_NAME_BYTES) or psk_get16(at + 2) == PSK_NULL_HEADER:
+        elif not is_named(at, PSK_CODEC_NAME, CODEC_NAME_BYTES) or psk_get16(at + PSK_EVENT_HEADER_VALUE_LEN) == PSK_NULL_HEADER:
             users += PyBytes_FromStringAndSize(at, n)
         at += n
         left -= n
@@ -474,7 +473,7 @@ cdef tuple split_headers(const char *at, uint32_t left):
 
 
 cdef class Gathering:
-    """Goes through the items of a load once, some at a time: batches of at most ``room`` bytes, or one event."""
+    """Iterates over the items of a load once: batches of at most ``room`` bytes, or one event."""
 
     cdef Gatherer gatherer
     cdef object items
@@ -513,7 +512,7 @@ cdef class Gathering:
 
 
 cdef int move_last(Gathered batch, Gathered rest, Py_ssize_t pins) except -1:
-    """Move the event behind those of a batch, and the pins from ``pins`` on, to a batch of its own."""
+    """Move the event after those of a batch, and the pins from ``pins`` on, to a separate batch."""
     rest.grow()
     rest.at[0] = batch.at[batch.count]
     rest.count = 1

@@ -1,19 +1,26 @@
-# Arguments of one event, checked, and where their bytes are: a value, key, topic, headers, time and tags.
+# Arguments of one event, checked, with pointers to their bytes: value, key, topic, headers, time and tags.
 
 cdef object _to_ns = None
 cdef type _Entry = None
-cdef uint64_t TIME_NS_MAX = (<uint64_t>1 << 63) - 1  # what Arrow's timestamps hold
+cdef uint64_t TIME_NS_MAX = (<uint64_t>1 << 63) - 1  # the limit of Arrow's timestamps
 
 
-def set_helpers(to_ns, entry):
-    """Called once by the event module, which lies above this one."""
+cdef int load_above() except -1:
+    """Load modules above this one, which the first append that is not plain bytes needs."""
     global _to_ns, _Entry
-    _to_ns = to_ns
-    _Entry = entry
+    _to_ns = _import_module("penstock.times").to_ns
+    _Entry = _import_module("penstock.event").Entry
+    return 0
+
+
+cdef inline type entry_type():
+    if _Entry is None:
+        load_above()
+    return _Entry
 
 
 cdef inline void parts_plain(Parts *p, bytes value) noexcept:
-    """Note where the bytes of an event are that is nothing but a value."""
+    """Point at the bytes of an event that is only a value."""
     p.value = PyBytes_AS_STRING(value)
     p.value_len = <uint64_t>PyBytes_GET_SIZE(value)
     p.topic_len = 0
@@ -25,7 +32,7 @@ cdef inline void parts_plain(Parts *p, bytes value) noexcept:
 
 
 cdef inline uint64_t parts_bytes(const Parts *p) noexcept nogil:
-    """How long the frame of an event is."""
+    """The length of the frame of an event."""
     return align8(PSK_FRAME_HEADER_BYTES + parts_prefix(p) + p.value_len)
 
 
@@ -33,7 +40,7 @@ cdef int parts_fill(
     Parts *p, list pins, object value, object key, object topic, object headers, object time,
     bytes marks=None,
 ) except -1:
-    """Check one event and note where its bytes are; ``pins`` keeps them there.
+    """Check one event and point at its bytes; ``pins`` keeps them there.
 
     ``marks`` are Penstock's own headers, which follow the caller's.
     """
@@ -55,11 +62,11 @@ cdef int parts_fill(
 
 
 cdef object no_key():
-    return Usage("a value of None deletes a key: give the key")
+    return Usage("an event with the value None must have a key, which it deletes")
 
 
 cdef inline int set_value(Parts *p, list pins, object value, bint copies) except -1:
-    """Note where a value is; ``copies`` takes a copy of what its owner may change."""
+    """Point at a value; ``copies`` takes a copy of what its owner may change."""
     if PyBytes_CheckExact(value):
         p.fixed = True
         p.value = PyBytes_AS_STRING(value)
@@ -104,14 +111,14 @@ cdef inline int set_key(Parts *p, list pins, object key) except -1:
 
 
 cdef inline int set_topic(Parts *p, object topic) except -1:
-    """Note where a topic is; the caller keeps the text from going away."""
+    """Point at a topic; the caller keeps the text alive."""
     cdef Py_ssize_t n = 0
     if not isinstance(topic, str):
         raise WrongType(f"topic must be str, got {type(topic).__name__}")
     try:
         p.topic = PyUnicode_AsUTF8AndSize(topic, &n)
     except UnicodeEncodeError as error:
-        raise Usage(f"topic must be text that UTF-8 can hold: {error}") from None
+        raise Usage(f"topic must be text that UTF-8 can encode: {error}") from None
     if n > PSK_TOPIC_BYTES_MAX:
         raise TooLarge(f"topic must be at most {PSK_TOPIC_BYTES_MAX} bytes, got {n}")
     p.topic_len = <uint16_t>n
@@ -119,7 +126,7 @@ cdef inline int set_topic(Parts *p, object topic) except -1:
 
 
 cdef int set_headers(Parts *p, list pins, bytes headers, bytes marks) except -1:
-    """Note where headers are, which are encoded already."""
+    """Point at headers that are encoded already."""
     if marks is not None:
         headers = headers + marks
         if len(headers) > PSK_HEADERS_BYTES_MAX:
@@ -132,9 +139,11 @@ cdef int set_headers(Parts *p, list pins, bytes headers, bytes marks) except -1:
 
 
 cdef int set_time(Parts *p, object time) except -1:
+    if _to_ns is None:
+        load_above()
     ns = _to_ns(time, "time")
     if not 0 <= ns <= TIME_NS_MAX:
-        raise Usage(f"time must be between 1970-01-01 and 2262-04-11, got {time!r}")
+        raise Usage(f"time must be from 1970-01-01 to 2262-04-11, got {time!r}")
     p.event_ns = ns
     p.flags |= PSK_FLAG_EVENT_TIME
     return 0
@@ -154,10 +163,10 @@ cdef object flat(object data, str what):
     try:
         view = memoryview(data)
         dimensions = view.ndim
-        if not isinstance(data, bytes):  # as those of numpy are; its other scalars may say so of themselves
+        if not isinstance(data, bytes):  # numpy's bytes are; its other scalars may claim to be
             dimensions = min(dimensions, getattr(data, "ndim", 1))
     except (TypeError, ValueError, BufferError) as error:
-        raise WrongType(f"{what} must be a buffer that can be read: {error}") from None
+        raise WrongType(f"{what} must be a readable buffer: {error}") from None
     check_items(data, view, dimensions, what)
     try:
         return view.cast("B")
@@ -166,10 +175,10 @@ cdef object flat(object data, str what):
 
 
 cdef int check_items(object data, object view, Py_ssize_t dimensions, str what) except -1:
-    """Refuse a buffer whose memory means nothing by itself: one number, text, or addresses."""
+    """Refuse a buffer whose memory has no meaning alone: one number, text, or addresses."""
     if dimensions == 0:
         raise WrongType(
-            f"{what} must be bytes, got {type(data).__name__}, which is one number and not a buffer of bytes; "
+            f"{what} must be bytes, got {type(data).__name__}, which is one number, not a buffer of bytes; "
             "encode it first")
     cdef str items = view.format
     if len(items) == 1 and items in "Bbc":
@@ -185,15 +194,15 @@ cdef int check_items(object data, object view, Py_ssize_t dimensions, str what) 
 
 
 cdef str hint_for(object data, str what):
-    """What was probably meant where bytes are needed."""
+    """A hint at what was probably meant where bytes are needed."""
     if isinstance(data, str):
         return "; encode it first"
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
-        return "; extend and load take Arrow data as a whole, not a list of it"
+        return "; extend and load take Arrow data itself, not a list of it"
     if what != "value":
         return ""
     if isinstance(data, Event):
-        return "; give the event by itself, or its value"
+        return "; give the event itself, or its value"
     if isinstance(data, tuple):
         return "; to give a value a key or topic, use penstock.Entry(value, key=..., topic=...)"
     return "; to store objects, create the log with a codec, such as codec='json'"
@@ -221,7 +230,7 @@ cdef object whole_number(object given, str what):
 
 
 def key_bytes(key):
-    """The key to read by, as it stands in frames; None if any will do."""
+    """The key to select by, as it is in frames; None for any key."""
     return None if key is None else bytes(flat(key, "key"))
 
 
@@ -239,7 +248,7 @@ def check_producer(given):
     try:
         raw = who.encode()
     except UnicodeEncodeError as error:
-        raise Usage(f"a producer's id must be text that UTF-8 can hold: {error}") from None
+        raise Usage(f"a producer's id must be text that UTF-8 can encode: {error}") from None
     if not 0 < len(raw) <= PSK_PRODUCER_ID_BYTES_MAX:
         raise TooLarge(f"a producer's id must be 1 to {PSK_PRODUCER_ID_BYTES_MAX} bytes, got {len(raw)}")
     return raw, n

@@ -1,42 +1,49 @@
-# The publish protocol: how the frames of one append get into the file, and when readers may see them.
+# The publish protocol: how the frames of one append are written, and when readers may see them.
 
 cdef struct Terms:
-    # What must hold under the lock for an append to be made at all.
+    # The conditions of an append, checked under the lock.
     bint expects
-    uint64_t last_seq         # the log's, if it expects one
+    uint64_t last_seq         # the expected last seq of the log, if any
     Copies copies             # of a ring: whether these frames are a copy of its state
-    bint settles              # of a ring: they are new settings, which say what it does when it is full
-    uint32_t when_full        # then: that
+    bint configures              # of a ring: they are new settings, which say what it does when it is full
+    bint clears               # of a ring: they are a copy of its state, to make room for new settings
+    uint32_t when_full        # in both cases: what the new settings say of that
     const Parts *lead         # a producer frame that goes before the events, or NULL
-    uint64_t producer_pos     # then: where the newest producer frame is
-    char value[16]            # what the producer frame says
+    uint64_t producer_pos     # then: position of the newest producer frame
+    char value[16]            # the value of the producer frame
+
+
+cdef inline uint32_t loosest(uint32_t when_full, const Terms *terms) noexcept nogil:
+    """What may be dropped for an append: what the ring's settings allow, or new ones that are coming."""
+    if terms != NULL and (terms.configures or terms.clears):
+        return min(when_full, terms.when_full)
+    return when_full
 
 
 cdef void rule_for(const char *words, SegmentMap m, const Terms *terms, Rule *rule) noexcept nogil:
-    """What an append to a ring may drop, and how much it has to leave free.
+    """What an append to a ring may drop, and how much it must leave free.
 
-    Settings have to go in, as they may be the way out of a ring that is full: they may use what
-    events leave free, and go by what they say themselves if that drops more.
+    Settings must fit, as they may be the way out of a full ring: they may use the room that events
+    leave free, and follow their own ``when_full`` if that drops more.
     """
     cdef bint drops = psk_get32(words + PSK_C_WHEN_FULL) == PSK_WHEN_FULL_DROP
-    rule.when_full = psk_get32(words + PSK_C_WHEN_FULL)
+    rule.when_full = loosest(psk_get32(words + PSK_C_WHEN_FULL), terms)
     rule.reserve = 0 if drops else m.reserve
     if terms != NULL and terms.copies != NO_COPY:
         rule.reserve = 0
-    elif terms != NULL and terms.settles:
+    elif terms != NULL and terms.configures:
         rule.reserve = m.reserve if drops and terms.when_full != PSK_WHEN_FULL_DROP else 0
-        rule.when_full = min(rule.when_full, terms.when_full)
 
 
 cdef int publish(
-    char *words, SegmentMap m, int fd, Terms *terms, const Parts *parts, const Span *spans, uint64_t count,
+    char *words, SegmentMap m, int fd, Terms *terms, const Parts *parts, const ByteSpan *spans, uint64_t count,
     uint64_t nbytes, psk_aide *aide, uint64_t warm_end, uint64_t *first_seq, uint64_t *end,
 ) noexcept nogil:
     """Write ``count`` events as one atomic batch; the caller holds the write lock.
 
-    1. ``reserved`` says how far the bytes may be touched.
-    2. Frames, each complete but the first one's commit word.
-    3. The first frame's commit word, with release: now the batch is whole on its own.
+    1. ``reserved`` says up to where bytes may be written.
+    2. Frames, each complete except the first one's commit word.
+    3. The first frame's commit word, with release: now the batch is complete by itself.
     4. ``head``, with release: now readers may see it.
     5. The words that the next writer needs; a writer that takes over rebuilds them from frames.
 
@@ -45,21 +52,21 @@ cdef int publish(
     so may be ``aide``: then everything goes through the map.
     """
     cdef uint64_t head = psk_get64(words + PSK_C_HEAD)
-    cdef uint64_t at, i, total, prefix, body, append_ns
+    cdef uint64_t at, i, total, prefix, body, append_ns, end_at, block_before
     cdef const Parts *p
     cdef const Parts *lead = NULL
     cdef char *first
     cdef char *index
     cdef uint64_t leads = 0
-    cdef uint64_t ahead = 0  # of a ring: what to add to an offset to have the position
+    cdef uint64_t ahead = 0  # in a ring: added to an offset it gives the position
     cdef Slots slots
     cdef uint64_t producer_pos = 0
     cdef Copies copies = NO_COPY
     cdef int rc
-    cdef Place place
+    cdef RingPlace place
     cdef Rule rule
-    cdef Sink sink
-    cdef Plan plan
+    cdef FrameSink sink
+    cdef BatchPlan plan
     cdef Walk w
     psk_fail(FP_LOCKED)
     if psk_load32(words + PSK_C_SUSPECT) or psk_get64(words + PSK_C_RESERVED) != head:
@@ -67,7 +74,7 @@ cdef int publish(
     if psk_get64(words + PSK_C_POISONED):
         return POISONED
     if m.ring_bytes == 0:
-        if head >> 32 != m.number:
+        if position_unpack(head).number != m.number:
             return REMAP
     elif psk_get64(words + PSK_C_EPOCH) & PSK_EPOCH_MOVED:
         return REMAP
@@ -87,15 +94,16 @@ cdef int publish(
             return rc
         at = ring_offset(m, place.position)
         ahead = place.position - at
-        if leads and terms.producer_pos:  # a way back: after a recovery, positions are others
+        if leads and terms.producer_pos:  # a link back: after a recovery, positions are different
             psk_put32(terms.value + PSK_PRODUCER_PREVIOUS, <uint32_t>(place.position - terms.producer_pos))
     else:
-        at = head & OFFSET_MASK
+        at = position_unpack(head).offset
         if at + nbytes > m.frames_end or at + nbytes > psk_get64(words + PSK_C_ALLOC_END):
             return ROOM
         place.position = head
         place.end = head + nbytes
         place.tail = place.wraps = 0
+    end_at = at + nbytes
     append_ns = psk_now_ns()
     if m.home_fd >= 0 and append_ns - m.looked_ns > PSK_LOOK_NS:
         if not psk_is_linked(m.fd) or not psk_is_linked(m.home_fd):
@@ -119,11 +127,6 @@ cdef int publish(
     first_seq[0] = w.next_seq
     slots.base = index
     slots.count = slots.next = 0
-    if m.ring_bytes:
-        w.block_offset = <uint64_t>1 << 62  # no blocks
-        slots.count = m.index_capacity
-        if slots.count:
-            slots.next = w.next_seq % slots.count
 
     psk_store64(words + PSK_C_RESERVED, place.end)
     psk_release_fence()
@@ -131,8 +134,13 @@ cdef int publish(
 
     first = m.base + at
     if m.ring_bytes:
+        w.block_offset = <uint64_t>1 << 62  # no blocks
+        slots.count = m.index_capacity
+        if slots.count:
+            slots.next = w.next_seq % slots.count
         ring_claim(words, m, &place, head, &w, append_ns)
         psk_put32(first, 0)
+    block_before = w.block_offset
     sink.base = m.base
     sink.fd = m.fd
     sink.scratch = aide.scratch if aide != NULL else NULL
@@ -170,7 +178,7 @@ cdef int publish(
         plan.count = count
         plan.at = at
         plan.append_ns = append_ns
-        plan.end = ring_offset(m, place.position) + nbytes if m.ring_bytes else place.end & OFFSET_MASK
+        plan.end = end_at
         plan.lead = leads > 0
         sink_values(&plan)
         at = plan.at
@@ -187,7 +195,7 @@ cdef int publish(
     psk_put64(words + PSK_C_LAST_APPEND_NS, append_ns)
     if parts.kind == PSK_KIND_SETTINGS:
         psk_put64(words + PSK_C_SETTINGS_POS, place.position)
-        if terms != NULL and terms.settles:
+        if terms != NULL and terms.configures:
             psk_fail(FP_SETTLED)
             psk_store32(words + PSK_C_WHEN_FULL, terms.when_full)
     if producer_pos:
@@ -205,11 +213,11 @@ cdef int publish(
     if not w.monotone:
         psk_put64(words + PSK_C_FLAGS, psk_get64(words + PSK_C_FLAGS) & ~<uint64_t>PSK_CONTROL_FLAG_MONOTONE)
     psk_put32(words + PSK_C_BLOCK_TOPICS, w.block_topics)
-    if m.ring_bytes == 0 and w.block_offset != psk_get32(words + PSK_C_BLOCK_OFFSET):
+    if w.block_offset != block_before:
         psk_put32(words + PSK_C_BLOCK_OFFSET, <uint32_t>w.block_offset)
         psk_put64(words + PSK_C_BLOCK_SEQ, w.block_seq)
         psk_put64(words + PSK_C_BLOCK_APPEND_NS, w.block_append_ns)
         psk_store64(words + PSK_C_INDEX_COUNT, w.index_count)
-    psk_store64(words + PSK_C_LAST_FRAME, w.last_frame)  # last: recovery of a ring goes on from it
+    psk_store64(words + PSK_C_LAST_FRAME, w.last_frame)  # last: recovery of a ring continues from it
     end[0] = at
     return OK

@@ -1,34 +1,26 @@
-# `append` as the interpreter calls it. Cython fills a table with the defaults of ten keyword
-# arguments at every call and counts references to each of them, which takes as long as writing the
-# frame. So the method in LogCore's dictionary is this one, which looks whether there is one bytes
-# object, or one to be encoded, and nothing else, and leaves all other calls to the method that it
-# replaces.
+# `append` as the interpreter calls it. For each call, Cython fills a table with the defaults of ten
+# keyword arguments and counts references to each of them, which takes as long as writing the frame.
+# So `append` is a method with CPython's own calling convention: it handles a call with one bytes
+# object, or one object to encode, and leaves all other calls to `_append_in_full`.
 
-cdef extern from *:
+cdef extern from "Python.h":
     ctypedef PyObject *(*PyCFunction)(PyObject *, PyObject *)
     ctypedef struct PyMethodDef:
         const char *ml_name
         PyCFunction ml_meth
         int ml_flags
         const char *ml_doc
-    ctypedef struct PyTypeObject:
-        PyObject *tp_dict
     enum: METH_FASTCALL, METH_KEYWORDS
     object PyDescr_NewMethod(type owner, PyMethodDef *method)
-    void PyType_Modified(type owner)
     object PyObject_Vectorcall(object function, PyObject **args, size_t count, PyObject *names)
-    Py_ssize_t PyTuple_GET_SIZE(PyObject *o)
 
 
 cdef enum:
-    ARGUMENTS_MAX = 16  # more than append has, self among them
+    ARGUMENTS_MAX = 16  # more than append has, including self
 
 cdef PyMethodDef _append_method
-cdef object _append_in_full = LogCore.__dict__["append"]
-cdef bytes _append_doc = (
-    "append($self, value, *, key=None, topic=None, headers=None, time=None, expect=None, producer=None, "
-    "durable=False, timeout=None, codec=None, tags=None)\n--\n\n" + _append_in_full.__doc__
-).encode()
+cdef object _append_in_full
+cdef bytes _append_doc
 
 
 cdef object append_quickly(LogCore self, PyObject **args, Py_ssize_t count, PyObject *names):
@@ -46,7 +38,7 @@ cdef object append_quickly(LogCore self, PyObject **args, Py_ssize_t count, PyOb
                 return self.append_parts(
                     NULL, &p, NULL, 1, align8(PSK_FRAME_HEADER_BYTES + p.value_len), None)
     if names != NULL:
-        given += PyTuple_GET_SIZE(names)
+        given += PyTuple_GET_SIZE(<object>names)
     if given >= ARGUMENTS_MAX:
         raise TypeError(f"append() takes one value and keyword arguments, got {given} arguments")
     with_self[0] = <PyObject *>self
@@ -55,9 +47,16 @@ cdef object append_quickly(LogCore self, PyObject **args, Py_ssize_t count, PyOb
     return PyObject_Vectorcall(_append_in_full, with_self, <size_t>count + 1, names)
 
 
-_append_method.ml_name = "append"
-_append_method.ml_meth = <PyCFunction><void *>append_quickly
-_append_method.ml_flags = METH_FASTCALL | METH_KEYWORDS
-_append_method.ml_doc = _append_doc
-(<object>(<PyTypeObject *>LogCore).tp_dict)["append"] = PyDescr_NewMethod(LogCore, &_append_method)
-PyType_Modified(LogCore)
+cdef object quick_append():
+    """The method `append` of LogCore, with the documentation of `_append_in_full`."""
+    global _append_in_full, _append_doc
+    _append_in_full = LogCore._append_in_full
+    _append_doc = (
+        "append($self, value, *, key=None, topic=None, headers=None, time=None, expect=None, producer=None, "
+        "durable=False, timeout=None, codec=None, tags=None)\n--\n\n" + _append_in_full.__doc__
+    ).encode()
+    _append_method.ml_name = "append"
+    _append_method.ml_meth = <PyCFunction><void *>append_quickly
+    _append_method.ml_flags = METH_FASTCALL | METH_KEYWORDS
+    _append_method.ml_doc = _append_doc
+    return PyDescr_NewMethod(LogCore, &_append_method)

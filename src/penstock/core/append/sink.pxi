@@ -1,22 +1,22 @@
-# Where the frames of one append go, one after the other.
+# The sink that takes the frames of one append, one after the other.
 
-cdef struct Sink:
-    # Where the frames of one append go. Pages that are populated are written through the map.
-    # Others are put together in scratch and written with pwritev(2) in long runs, which spares a
-    # page fault for every page. The commit word that publishes them is a store in the map always.
+cdef struct FrameSink:
+    # Takes the frames of one append. Populated pages are written through the map. Other frames are
+    # built in scratch and written with pwritev(2) in long runs, which avoids a page fault for every
+    # page. The commit word that publishes them is always a store in the map.
     char *base
     int fd
     char *scratch         # NULL: everything through the map
     uint64_t warm_end     # offset up to which the map's pages are populated
-    uint64_t run_at       # offset of what is in scratch
+    uint64_t run_at       # offset of the bytes in scratch
     uint64_t run          # bytes in scratch
-    const char *unsummed[4]  # what to sum of frames that still lack their checksums
+    const char *unsummed[4]  # the bytes to sum of frames that still lack their checksums
     size_t unsummed_bytes[4]
     int unsummed_count
 
 
-cdef inline void sink_sum(Sink *s) noexcept nogil:
-    """Give the frames that lack one their checksums."""
+cdef inline void sink_sum(FrameSink *s) noexcept nogil:
+    """Compute the missing checksums of frames."""
     cdef uint32_t crcs[4]
     cdef int i
     if s.unsummed_count == 4:
@@ -33,8 +33,8 @@ cdef inline void sink_sum(Sink *s) noexcept nogil:
     s.unsummed_count = 0
 
 
-cdef inline void sink_sum_later(Sink *s, char *dst, uint64_t body) noexcept nogil:
-    """Sum a filled frame together with three others."""
+cdef inline void sink_sum_later(FrameSink *s, char *dst, uint64_t body) noexcept nogil:
+    """Compute the checksum of a filled frame together with three others."""
     s.unsummed[s.unsummed_count] = dst + PSK_FRAME_SEQ
     s.unsummed_bytes[s.unsummed_count] = PSK_FRAME_HEADER_BYTES - PSK_FRAME_SEQ + body
     s.unsummed_count += 1
@@ -43,13 +43,13 @@ cdef inline void sink_sum_later(Sink *s, char *dst, uint64_t body) noexcept nogi
 
 
 cdef inline void file_write(int fd, char *base, uint64_t at, const char *data, uint64_t nbytes) noexcept nogil:
-    """Write bytes that belong at ``at``; through the map, if the kernel does not take them."""
+    """Write bytes that belong at ``at``; through the map, if the kernel does not write them."""
     if not psk_write_all(fd, at, data, nbytes, NULL, 0, NULL, 0):
         memcpy(base + at, data, nbytes)
 
 
-cdef void sink_write(Sink *s, uint64_t nbytes) noexcept nogil:
-    """Write so much of what is in scratch to the file."""
+cdef void sink_write(FrameSink *s, uint64_t nbytes) noexcept nogil:
+    """Write that many bytes of scratch to the file."""
     sink_sum(s)
     file_write(s.fd, s.base, s.run_at, s.scratch, nbytes)
     s.run -= nbytes
@@ -57,16 +57,16 @@ cdef void sink_write(Sink *s, uint64_t nbytes) noexcept nogil:
     memmove(s.scratch, s.scratch + nbytes, s.run)
 
 
-cdef inline void sink_flush(Sink *s) noexcept nogil:
-    """Write all that is in scratch, and sum what is in the map."""
+cdef inline void sink_flush(FrameSink *s) noexcept nogil:
+    """Write all of scratch, and sum the frames in the map."""
     if s.run:
         sink_write(s, s.run)
     elif s.unsummed_count:
         sink_sum(s)
 
 
-cdef inline char *sink_room(Sink *s, uint64_t at, uint64_t total) noexcept nogil:
-    """Where to put a frame together that belongs at ``at``."""
+cdef inline char *sink_room(FrameSink *s, uint64_t at, uint64_t total) noexcept nogil:
+    """Where to build a frame that belongs at ``at``."""
     if s.scratch == NULL or at + total <= s.warm_end:
         if s.run:
             sink_write(s, s.run)
@@ -74,7 +74,7 @@ cdef inline char *sink_room(Sink *s, uint64_t at, uint64_t total) noexcept nogil
     if s.run == 0:
         s.run_at = at
     elif s.run >= PSK_WRITE_RUN_BYTES - s.run_at % PSK_WRITE_RUN_BYTES:
-        # Runs end where large folios do: the kernel takes such runs a quarter faster.
+        # Runs end where large folios end: the kernel writes such runs a quarter faster.
         sink_write(s, PSK_WRITE_RUN_BYTES - s.run_at % PSK_WRITE_RUN_BYTES)
     if s.run + total > PSK_WRITE_SCRATCH_BYTES:
         sink_write(s, s.run)
@@ -84,10 +84,10 @@ cdef inline char *sink_room(Sink *s, uint64_t at, uint64_t total) noexcept nogil
 
 
 cdef void sink_add(
-    Sink *s, uint64_t at, const Parts *p, const char *value, uint64_t value_len, uint64_t prefix,
+    FrameSink *s, uint64_t at, const Parts *p, const char *value, uint64_t value_len, uint64_t prefix,
     uint64_t total, bint commit, uint64_t seq, uint64_t append_ns, uint32_t back, uint32_t left,
 ) noexcept nogil:
-    """Take one frame, which belongs at ``at``; with its commit word, if ``commit``."""
+    """Write one frame, which belongs at ``at``; with its commit word if ``commit``."""
     cdef uint64_t body = prefix + value_len
     cdef char *dst
     if s.scratch != NULL and at + total > s.warm_end and total > PSK_WRITE_BYTES_MIN:

@@ -1,8 +1,8 @@
-# Staged frames: events that wait outside of a log, as frames, until it takes them in.
+# Staged frames: events that wait outside of a log, as frames, until they are appended to it.
 #
-# They are frames in every respect, with seqs from 1 in each file, no append time yet, and each a
-# batch of its own. Whoever wrote them says how many there are and what their digest is: the CRC32C
-# over the first 8 bytes of every frame, which hold its length and its checksum.
+# They are complete frames, with seqs from 1 in each file and no append time yet, and each is a batch
+# of one. Their writer says how many there are and gives their digest: the CRC32C over the first 8
+# bytes of every frame, which hold its length and its checksum.
 
 cdef enum:
     ADOPT_CHUNK_BYTES = 256 << 10
@@ -10,7 +10,7 @@ cdef enum:
 
 
 cdef inline void sum_four(char **frames, uint32_t *crcs, int n) noexcept nogil:
-    """The checksums of up to four whole frames."""
+    """The checksums of up to four complete frames."""
     cdef const char *starts[4]
     cdef size_t lengths[4]
     cdef int i
@@ -28,9 +28,9 @@ cdef inline void sum_four(char **frames, uint32_t *crcs, int n) noexcept nogil:
 
 
 def rows_to_stage(source, path, value, key, topic, headers, time, uint64_t before):
-    """A record batch as rows, by `extend`'s rules; ``before`` of the whole come before these.
+    """A record batch as rows, by `extend`'s rules; ``before`` rows come before these.
 
-    Whether its values fit a codec is for who appends them to find out.
+    The caller that appends them checks whether the values fit a codec.
     """
     cdef Coder plain = Coder("bytes")
     cdef Intake intake = Intake(source, path, plain, plain, b"", b"", value, key, topic, headers, time)
@@ -88,7 +88,7 @@ def stage_frames(Given given not None, uint64_t seq, uint64_t before, uint32_t d
 cdef inline FrameState staged_check(
     const char *p, uint64_t room, uint64_t seq, uint64_t before, uint64_t *total
 ) noexcept nogil:
-    """Is there a staged frame at ``p``, but for its checksum? Sets its length if so."""
+    """Whether a staged frame is at ``p``, checksum aside. Sets its length if so."""
     cdef FrameState state = frame_check(p, room, False, total)
     if state == FRAME_GOOD and (
         not is_event(p)
@@ -101,21 +101,21 @@ cdef inline FrameState staged_check(
 
 
 cdef inline void frame_to_pad(char *p, uint64_t total) noexcept nogil:
-    """Make an event a frame of the same length that means nothing."""
+    """Turn an event into a pad frame of the same length."""
     memset(p + PSK_FRAME_HEADER_BYTES, 0, total - PSK_FRAME_HEADER_BYTES)
-    psk_put64(p + PSK_FRAME_KEY_LEN, PSK_NO_KEY | (<uint64_t>PSK_KIND_PAD << 48))
+    psk_put64(p + PSK_FRAME_KEY_LEN, PSK_NO_KEY | (<uint64_t>PSK_KIND_PAD << PSK_KIND_SHIFT))
 
 
 cdef struct Adoption:
-    # Staged frames on their way to being a segment's: read in chunks, changed, and written back.
-    # The kernel takes a long run of bytes several times faster than a map takes them page by page.
+    # Staged frames that become those of a segment: read in chunks, changed, and written back.
+    # The kernel writes a long run of bytes several times faster than a map page by page.
     int fd
     char *chunk
-    uint64_t room          # bytes of chunk
+    uint64_t room          # size of chunk
     uint64_t end           # of the frames, in the file
     uint64_t append_ns
     uint64_t staged_seq    # of the next frame, as it was staged
-    uint64_t next_seq      # ... as it will be
+    uint64_t next_seq      # the same in the segment
     uint64_t before        # length of the frame before it
     uint32_t digest        # register of the frames so far, as they were staged
     bint lead              # the next frame becomes a pad
@@ -124,7 +124,7 @@ cdef struct Adoption:
 
 
 cdef FrameState adopt_chunk(Adoption *a, uint64_t nbytes, uint64_t *taken) noexcept nogil:
-    """Take the whole frames among the bytes in the chunk, which stand at the walk's offset."""
+    """Take the complete frames of the chunk, which is at the walk's offset."""
     cdef uint64_t at = 0, total = 0
     cdef uint64_t lengths[4]
     cdef uint32_t crcs[4]
@@ -167,9 +167,9 @@ cdef FrameState adopt_chunk(Adoption *a, uint64_t nbytes, uint64_t *taken) noexc
 
 
 cdef int adopt_all(Adoption *a, FrameState *state) noexcept nogil:
-    """Take all frames; returns errno, -1 if a frame takes more than the chunk.
+    """Take all frames; returns errno, or -1 if a frame is longer than the chunk.
 
-    The device writes what is done while the rest is worked on: who calls this is going to sync.
+    The device writes finished bytes meanwhile, since the caller syncs afterwards.
     """
     cdef uint64_t nbytes, taken, start, begun = a.walk.offset
     cdef int64_t found
@@ -201,9 +201,9 @@ def adopt_frames(
     """Make the ``count`` staged frames from the map's start to ``end`` frames of its segment.
 
     They get seqs from the segment's base on and ``append_ns``, and the index its entries. With
-    ``lead``, the first event is one that the log has already: a pad takes its place. Returns the
-    walk's fields; `Corrupt` if these are not the frames that were staged, and then the file is of
-    no use any more.
+    ``lead``, the first event is one that the log has already: a pad replaces it. Returns the walk's
+    fields; `Corrupt` if these are not the frames that were staged, and then the file cannot be used
+    any more.
     """
     cdef Adoption a
     cdef FrameState state = FRAME_GOOD
@@ -241,14 +241,14 @@ def adopt_frames(
 
 cdef object staged_damage(object path, uint64_t found, uint64_t count, FrameState state):
     what = f"{found} events of {count}" if state == FRAME_GOOD and found != count else (
-        f"{_FRAME_STATES.get(state, 'other events')} behind {found} events of {count}")
+        f"{_FRAME_STATES.get(state, 'other events')} after {found} events of {count}")
     return Corrupt(
-        f"{path}: what was staged here is damaged, it is not what was written: {what}. Nothing was "
+        f"{path}: the staged rows are damaged: {what}. Nothing was "
         "published; run the write again", path=path)
 
 
-cdef class Frames:
-    """Staged frames in memory, checked: what `StagedRows` are rows of."""
+cdef class StagedFrames:
+    """Staged frames in memory, checked: the source of `StagedRows`."""
 
     cdef list buffers
     cdef const char **starts
@@ -264,7 +264,7 @@ cdef class Frames:
         raise stays_here(self)
 
     def add(self, bytes data not None, uint64_t count, uint32_t digest, path):
-        """Take the frames of one file; `Corrupt` if they are not what was staged."""
+        """Add the frames of one file; `Corrupt` if they are not what was staged."""
         cdef uint64_t seq = 1, at = 0, before = 0, total = 0, end = <uint64_t>len(data)
         cdef const char *base = PyBytes_AS_STRING(data)
         cdef const char **starts
@@ -296,11 +296,11 @@ cdef class Frames:
         self.count += count
 
     def rows(self, uint64_t before=0):
-        """All of them, as rows to append; ``before`` of the whole come before these."""
+        """All of them, as rows to append; ``before`` rows come before these."""
         return new_staged_rows(self, 0, self.count, before)
 
 
-cdef StagedRows new_staged_rows(Frames frames, uint64_t first, uint64_t stop, uint64_t before):
+cdef StagedRows new_staged_rows(StagedFrames frames, uint64_t first, uint64_t stop, uint64_t before):
     """Some of the frames, whose bounds the caller has checked."""
     cdef StagedRows rows = StagedRows.__new__(StagedRows, INSIDE)
     rows.frames = frames
@@ -313,7 +313,7 @@ cdef StagedRows new_staged_rows(Frames frames, uint64_t first, uint64_t stop, ui
 cdef class StagedRows(Given):
     """Rows to append that are staged frames."""
 
-    cdef Frames frames
+    cdef StagedFrames frames
     cdef uint64_t first
 
     def __getitem__(self, which):
@@ -321,7 +321,7 @@ cdef class StagedRows(Given):
         return new_staged_rows(self.frames, self.first + start, self.first + max(start, stop), self.before + start)
 
     def check(self, Coder coder not None, path):
-        """Look whether every value is what the codec wants; that takes an object per row."""
+        """Check that every value fits the codec; that takes an object per row."""
         cdef uint64_t i
         cdef Event event
         for i in range(self.count):
@@ -329,14 +329,14 @@ cdef class StagedRows(Given):
             if psk_get16(event.p + PSK_FRAME_HEADERS_LEN):
                 name = codec_header(event)
                 if name is not None and name != coder.name:
-                    continue  # it says itself that it is of another codec
+                    continue  # its header names another codec
             try:
                 coder.to_bytes(event.value, path)
             except BadData as error:
                 raise BadData(f"row {self.before + i}: {error}", path=path) from error
 
     def fitting(self, uint64_t room, uint64_t rows):
-        """How many of the first ``rows`` rows have frames of at most ``room`` bytes together; at least one."""
+        """How many of the first ``rows`` rows fit ``room`` bytes of frames; at least one."""
         cdef uint64_t taken = 0, total
         while taken < rows and taken < self.count:
             total = align8(PSK_FRAME_HEADER_BYTES + <uint64_t>psk_get32(self.frames.starts[self.first + taken]) - 1)
@@ -359,7 +359,7 @@ cdef class StagedRows(Given):
 
 
 cdef inline uint64_t frame_parts(const char *p, Parts *parts) noexcept nogil:
-    """Take a checked frame of an event apart; its length."""
+    """Split a checked frame of an event into its parts; returns its length."""
     cdef uint64_t body = psk_get32(p) - 1
     cdef const char *at = p + PSK_FRAME_HEADER_BYTES
     parts.kind = <uint8_t>p[PSK_FRAME_KIND]
@@ -368,7 +368,7 @@ cdef inline uint64_t frame_parts(const char *p, Parts *parts) noexcept nogil:
     parts.event_ns = 0
     if parts.flags & PSK_FLAG_EVENT_TIME:
         parts.event_ns = psk_get64(at)
-        at += 8
+        at += PSK_EVENT_TIME_BYTES
     parts.topic = at
     parts.topic_len = psk_get16(p + PSK_FRAME_TOPIC_LEN)
     at += parts.topic_len

@@ -1,4 +1,4 @@
-# Columns: Arrow buffers in the making, and the batches that are given away.
+# Columns: Arrow buffers that are being filled, and the batches that are handed over.
 
 cdef enum:
     COLUMN_SEQ, COLUMN_TIME, COLUMN_APPEND_TIME, COLUMN_TOPIC, COLUMN_KEY, COLUMN_VALUE, COLUMN_HEADERS
@@ -13,17 +13,17 @@ cdef struct Text:
     char *data
     uint64_t used
     uint64_t room
-    uint64_t warm             # up to here the memory has its pages
+    uint64_t warm             # up to here the memory has pages
     int64_t nulls
 
 
-cdef struct Rows:
-    # A batch in the making. Columns that nobody asked for have no buffers.
+cdef struct ColumnRows:
+    # A batch that is being filled. Columns that were not requested have no buffers.
     uint32_t wanted           # a bit for each column
     uint64_t time_step        # nanoseconds in the unit of times
     uint64_t count
-    uint64_t room             # rows that the fixed columns have room for
-    uint64_t nbytes           # of the frames, which is more than the columns take
+    uint64_t room             # capacity of the fixed columns in rows
+    uint64_t nbytes           # bytes of the frames, more than the columns take
     int64_t *seq
     int64_t *time
     int64_t *append_time
@@ -44,7 +44,7 @@ cdef void text_free(Text *t) noexcept nogil:
     memset(t, 0, sizeof(Text))
 
 
-cdef void rows_free(Rows *r) noexcept nogil:
+cdef void rows_free(ColumnRows *r) noexcept nogil:
     psk_column_free(r.seq)
     psk_column_free(r.time)
     psk_column_free(r.append_time)
@@ -59,7 +59,7 @@ cdef void rows_free(Rows *r) noexcept nogil:
 
 
 cdef bint grow(void **p, uint64_t before, uint64_t nbytes) noexcept nogil:
-    """Have ``nbytes`` bytes of memory instead of ``before``."""
+    """Resize the memory from ``before`` to ``nbytes`` bytes."""
     cdef void *to = psk_column_resize(p[0], nbytes)
     if to == NULL:
         return False
@@ -70,7 +70,7 @@ cdef bint grow(void **p, uint64_t before, uint64_t nbytes) noexcept nogil:
 
 
 cdef bint text_rows(Text *t, uint64_t before, uint64_t rows) noexcept nogil:
-    """Have room for ``rows`` rows instead of ``before``."""
+    """Resize from ``before`` to ``rows`` rows."""
     if not grow(<void **>&t.offsets, (before + 1) * 4 if before else 0, (rows + 1) * 4):
         return False
     if before == 0:
@@ -82,10 +82,10 @@ cdef bint text_rows(Text *t, uint64_t before, uint64_t rows) noexcept nogil:
     return True
 
 
-cdef bint rows_grow(Rows *r, uint64_t to) noexcept nogil:
-    """Have room for ``to`` rows."""
+cdef bint rows_grow(ColumnRows *r, uint64_t to) noexcept nogil:
+    """Make room for ``to`` rows."""
     cdef uint32_t w = r.wanted
-    to = (to + 7) & ~<uint64_t>7  # whole bytes of bits
+    to = (to + 7) & ~<uint64_t>7  # full bytes of bits
     if (w >> COLUMN_SEQ & 1 and not grow(<void **>&r.seq, r.room * 8, to * 8)) or (
         w >> COLUMN_TIME & 1 and not grow(<void **>&r.time, r.room * 8, to * 8)) or (
         w >> COLUMN_APPEND_TIME & 1 and not grow(<void **>&r.append_time, r.room * 8, to * 8)) or (
@@ -103,7 +103,7 @@ cdef bint rows_grow(Rows *r, uint64_t to) noexcept nogil:
 
 
 cdef bint text_grow(Text *t, uint64_t nbytes, uint64_t to) noexcept nogil:
-    """Have room for ``nbytes`` more, and then some; for ``to`` in all, if that is more."""
+    """Make room for ``nbytes`` more, and some reserve; for ``to`` in all, if that is more."""
     cdef void *data
     to = max(to, t.room * 2, t.used + nbytes + 65536)
     data = psk_column_resize(t.data, to)
@@ -119,7 +119,7 @@ cdef inline bint text_reserve(Text *t, uint64_t nbytes) noexcept nogil:
 
 
 cdef inline bint text_ready(Text *t, uint64_t nbytes, uint64_t rows, uint64_t room) noexcept nogil:
-    """Have room for ``nbytes`` more, which are about to be written and make it ``rows`` rows of ``room``."""
+    """Make room for ``nbytes`` more, which are about to be written: then it has ``rows`` rows of ``room``."""
     cdef uint64_t end
     if t.used + nbytes + 16 > t.room and not text_grow(
         t, nbytes + 16, <uint64_t>(<double>(t.used + nbytes) / <double>rows * <double>room * 1.05)
@@ -142,7 +142,7 @@ cdef inline bint text_add(Text *t, uint64_t row, const char *data, uint64_t nbyt
 
 
 cdef bint text_null(Text *t, uint64_t row, uint64_t rows) noexcept nogil:
-    """Make a row null; ``rows`` is how many there is room for."""
+    """Make a row null; ``rows`` is the capacity."""
     if t.valid == NULL:
         t.valid = <uint8_t *>psk_column_resize(NULL, (rows + 7) // 8)
         if t.valid == NULL:
@@ -201,12 +201,12 @@ cdef bint are_headers(const char *at, uint32_t left) noexcept nogil:
     cdef uint16_t name_len, value_len
     cdef uint32_t nbytes
     while left:
-        if left < 4:
+        if left < PSK_EVENT_HEADER_BYTES:
             return False
         name_len = psk_get16(at)
-        value_len = psk_get16(at + 2)
-        nbytes = <uint32_t>4 + name_len + (0 if value_len == PSK_NULL_HEADER else value_len)
-        if nbytes > left or not is_utf8(at + 4, name_len):
+        value_len = psk_get16(at + PSK_EVENT_HEADER_VALUE_LEN)
+        nbytes = <uint32_t>PSK_EVENT_HEADER_BYTES + name_len + (0 if value_len == PSK_NULL_HEADER else value_len)
+        if nbytes > left or not is_utf8(at + PSK_EVENT_HEADER_BYTES, name_len):
             return False
         at += nbytes
         left -= nbytes
@@ -214,7 +214,7 @@ cdef bint are_headers(const char *at, uint32_t left) noexcept nogil:
 
 
 cdef struct Pick:
-    # An event that the batch takes: where its parts are.
+    # An event that the batch takes: pointers to its parts.
     const char *p
     const char *topic
     const char *key
@@ -228,8 +228,8 @@ cdef struct Pick:
 cdef inline void pick(Pick *e, const char *p, uint64_t lengths, uint32_t commit) noexcept nogil:
     e.p = p
     e.topic = frame_topic(p)
-    e.topic_len = <uint16_t>(lengths >> 32)
-    e.headers_len = <uint16_t>(lengths >> 16)
+    e.topic_len = <uint16_t>(lengths >> PSK_TOPIC_LEN_SHIFT)
+    e.headers_len = <uint16_t>(lengths >> PSK_HEADERS_LEN_SHIFT)
     e.key_len = <uint16_t>lengths
     e.key = e.topic + e.topic_len + e.headers_len
     e.value = e.key + (0 if e.key_len == PSK_NO_KEY else e.key_len)
@@ -237,13 +237,13 @@ cdef inline void pick(Pick *e, const char *p, uint64_t lengths, uint32_t commit)
 
 
 cdef inline bint is_short_ascii(const Pick *e) noexcept nogil:
-    """Whether the topic is so short that one look shows that it is ASCII, and is that."""
+    """Whether the topic is short enough to be checked for ASCII at once, and is ASCII."""
     return e.topic_len <= 8 and e.value + e.value_len - e.topic >= 8 and (
         psk_get64(e.topic) & (<uint64_t>0x8080808080808080 >> (64 - 8 * e.topic_len))) == 0
 
 
 cdef inline void copy_part(char *to, const char *at, uint64_t n, const char *end) noexcept nogil:
-    """Copy ``n`` bytes, the short way if 16 can be read; they can be written always."""
+    """Copy ``n`` bytes, the short way if 16 can be read; 16 can always be written."""
     if n <= 16 and end - at >= 16:
         psk_copy16(to, at)
     else:
@@ -311,35 +311,35 @@ cdef bint take_values(Text *t, uint64_t row, uint64_t room, const Pick *picks, u
     return True
 
 
-cdef bint take_pairs(Rows *r, const char *at, uint32_t left) noexcept nogil:
-    """Take the headers of one event, which are known to be some."""
+cdef bint take_pairs(ColumnRows *r, const char *at, uint32_t left) noexcept nogil:
+    """Take the headers of one event, which has at least one."""
     cdef uint16_t name_len, value_len
     cdef uint32_t value_bytes
     cdef uint64_t to
     while left:
         name_len = psk_get16(at)
-        value_len = psk_get16(at + 2)
+        value_len = psk_get16(at + PSK_EVENT_HEADER_VALUE_LEN)
         value_bytes = 0 if value_len == PSK_NULL_HEADER else value_len
         if r.pairs == r.pairs_room:
             to = r.pairs_room * 2 if r.pairs_room else ROWS_START
             if not text_rows(&r.names, r.pairs_room, to) or not text_rows(&r.values, r.pairs_room, to):
                 return False
             r.pairs_room = to
-        if not text_add(&r.names, r.pairs, at + 4, name_len):
+        if not text_add(&r.names, r.pairs, at + PSK_EVENT_HEADER_BYTES, name_len):
             return False
         if value_len == PSK_NULL_HEADER:
             if not text_null(&r.values, r.pairs, r.pairs_room):
                 return False
             r.values.offsets[r.pairs + 1] = <int32_t>r.values.used
-        elif not text_add(&r.values, r.pairs, at + 4 + name_len, value_len):
+        elif not text_add(&r.values, r.pairs, at + PSK_EVENT_HEADER_BYTES + name_len, value_len):
             return False
         r.pairs += 1
-        at += 4 + name_len + value_bytes
-        left -= 4 + name_len + value_bytes
+        at += PSK_EVENT_HEADER_BYTES + name_len + value_bytes
+        left -= PSK_EVENT_HEADER_BYTES + name_len + value_bytes
     return True
 
 
-cdef bint rows_take(Rows *r, const Pick *picks, uint64_t n) noexcept nogil:
+cdef bint rows_take(ColumnRows *r, const Pick *picks, uint64_t n) noexcept nogil:
     """Take events that are known to fit, column by column; False: no memory."""
     cdef uint64_t i, row = r.count
     if row + n > r.room and not rows_grow(r, max(2 * r.room, <uint64_t>ROWS_START)):
@@ -373,7 +373,7 @@ cdef bint rows_take(Rows *r, const Pick *picks, uint64_t n) noexcept nogil:
 
 
 cdef void text_export(Text *t, ArrowArray *a, uint64_t rows) noexcept nogil:
-    """Give a column's buffers to ``a``, which was made with three."""
+    """Move a column's buffers to ``a``, which was made with three."""
     a.null_count = t.nulls
     a.buffers[0] = t.valid
     a.buffers[1] = t.offsets
@@ -382,7 +382,7 @@ cdef void text_export(Text *t, ArrowArray *a, uint64_t rows) noexcept nogil:
 
 
 cdef void text_fit(Text *t) noexcept nogil:
-    """Give back memory of which little is used: batches may be kept, and be many."""
+    """Free memory of which little is used: the caller may keep many batches."""
     cdef void *to
     if t.room - t.used >= 65536:
         to = psk_column_resize(t.data, t.used + 16)
@@ -391,7 +391,7 @@ cdef void text_fit(Text *t) noexcept nogil:
 
 
 cdef bint text_array(Text *t, ArrowArray *a, uint64_t rows) noexcept nogil:
-    if t.data == NULL and not text_reserve(t, 1):  # some consumers want an address, even of nothing
+    if t.data == NULL and not text_reserve(t, 1):  # some consumers need an address, even of no bytes
         return False
     if t.offsets == NULL:
         t.offsets = <int32_t *>psk_column_resize(NULL, 4)
@@ -413,7 +413,7 @@ cdef bint numbers_array(int64_t **numbers, ArrowArray *a, uint64_t rows) noexcep
     return True
 
 
-cdef bint headers_array(Rows *r, ArrowArray *a) noexcept nogil:
+cdef bint headers_array(ColumnRows *r, ArrowArray *a) noexcept nogil:
     cdef ArrowArray *pairs
     if not array_make(a, <int64_t>r.count, 0, 2, 1):
         return False
@@ -426,8 +426,8 @@ cdef bint headers_array(Rows *r, ArrowArray *a) noexcept nogil:
         text_array(&r.values, pairs.children[1], r.pairs))
 
 
-cdef bint rows_export(Rows *r, const int *columns, int n, ArrowArray *a) noexcept nogil:
-    """Make ``a`` the batch; the rows have no buffers any more. False: no memory, nothing is made."""
+cdef bint rows_export(ColumnRows *r, const int *columns, int n, ArrowArray *a) noexcept nogil:
+    """Move the batch to ``a``; the rows have no buffers after that. False: no memory, nothing was moved."""
     cdef int i
     cdef bint made = True
     if r.room == 0 and not rows_grow(r, ROWS_START):
@@ -459,7 +459,7 @@ COLUMNS = ("seq", "time", "append_time", "topic", "key", "value", "headers")
 
 
 cdef class Columns:
-    """Which columns a scan gives, under which names, and in which unit of time."""
+    """The columns of a scan, their names, and the unit of time."""
 
     cdef int ids[COLUMNS_MAX]
     cdef int count
@@ -468,14 +468,14 @@ cdef class Columns:
     cdef uint64_t time_step
 
     def __cinit__(self, columns, unit="ns"):
-        """``columns`` are pairs of a column and the name that it gets."""
+        """``columns`` are pairs of a column and its name in the batch."""
         self.names = []
         for column, name in columns:
             if column not in COLUMNS or not isinstance(name, str):
                 raise Usage(f"there is no column {column!r} that can be called {name!r}")
             i = COLUMNS.index(column)
             if self.wanted >> i & 1:
-                raise Usage(f"column {column!r} is asked for twice")
+                raise Usage(f"column {column!r} is named twice")
             self.ids[self.count] = i
             self.wanted |= <uint32_t>1 << i
             self.count += 1
@@ -523,8 +523,8 @@ cdef class Columns:
         return capsule
 
 
-cdef class Batch:
-    """Some events as columns, to be taken over by whoever speaks Arrow's C data interface."""
+cdef class ColumnBatch:
+    """Some events as columns, for any library with Arrow's C data interface."""
 
     cdef ArrowArray array
     cdef Columns columns

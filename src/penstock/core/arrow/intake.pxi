@@ -1,4 +1,4 @@
-# Intake: Arrow columns that somebody gives to extend or load, turned into events without an object per row.
+# Intake: Arrow columns given to extend or load, turned into events without an object per row.
 
 cdef enum Layout:
     LAYOUT_TEXT32, LAYOUT_TEXT64, LAYOUT_VIEW, LAYOUT_FIXED, LAYOUT_DICTIONARY
@@ -6,14 +6,14 @@ cdef enum Layout:
 
 
 cdef struct Column:
-    # One column of one batch, as far as it is needed to find the bytes of a row.
+    # One column of one batch: what is needed to find the bytes of a row.
     Layout layout
     const ArrowArray *array
     const uint8_t *valid      # NULL: no row is null
     uint64_t width            # LAYOUT_FIXED: bytes of a row; LAYOUT_DICTIONARY: bytes of an index
     bint signed_index
     int64_t scale             # LAYOUT_TIME: nanoseconds in its unit
-    bint whole                # LAYOUT_TIME: whole numbers, of which nobody says what they count
+    bint whole                # LAYOUT_TIME: whole numbers without a unit
     bint given                # whether there is such a column
 
 
@@ -21,7 +21,7 @@ _INDEX_BYTES = {b"c": 1, b"C": 1, b"s": 2, b"S": 2, b"i": 4, b"I": 4, b"l": 8, b
 
 
 cdef str layout_of(const ArrowSchema *s, Column *c):
-    """Note how a column of text or bytes is laid out; what is wrong with it, or None."""
+    """Note how a column of text or bytes is laid out; returns what is wrong with it, or None."""
     cdef bytes form = <bytes>s.format
     memset(c, 0, sizeof(Column))
     c.given = True
@@ -29,14 +29,14 @@ cdef str layout_of(const ArrowSchema *s, Column *c):
         c.layout = LAYOUT_DICTIONARY
         c.width = _INDEX_BYTES.get(form, 0)
         c.signed_index = form in (b"c", b"s", b"i", b"l")
-        return None if c.width else "has indexes of a strange type"
+        return None if c.width else "has indexes of an unknown type"
     if form in (b"z", b"u"):
         c.layout = LAYOUT_TEXT32
     elif form in (b"Z", b"U"):
         c.layout = LAYOUT_TEXT64
     elif form in (b"vz", b"vu"):
         c.layout = LAYOUT_VIEW
-    elif form == b"n":  # what a frame makes of a column with nothing but None
+    elif form == b"n":  # the type that a frame gives a column of None only
         c.layout = LAYOUT_NULL
     elif form.startswith(b"w:") and form[2:].isdigit():
         c.layout = LAYOUT_FIXED
@@ -61,7 +61,7 @@ cdef inline bint column_null(const Column *c, int64_t row) noexcept nogil:
 
 
 cdef inline int64_t index_at(const Column *c, int64_t row) noexcept nogil:
-    """Which word of its dictionary a row is; what is beyond 63 bits comes out negative."""
+    """The index of a row in its dictionary; one beyond 63 bits becomes negative."""
     cdef const char *index = <const char *>c.array.buffers[1] + (row + c.array.offset) * <int64_t>c.width
     if c.width == 1:
         return (<const int8_t *>index)[0] if c.signed_index else (<const uint8_t *>index)[0]
@@ -73,7 +73,7 @@ cdef inline int64_t index_at(const Column *c, int64_t row) noexcept nogil:
 
 
 cdef inline bint row_null(const Column *c, const Column *words, int64_t row) noexcept nogil:
-    """Whether a row is null, be it by itself or because the word that it names is."""
+    """Whether a row is null, by itself or because its dictionary entry is."""
     cdef int64_t i
     if c.layout != LAYOUT_DICTIONARY or column_null(c, row):
         return column_null(c, row)
@@ -82,7 +82,7 @@ cdef inline bint row_null(const Column *c, const Column *words, int64_t row) noe
 
 
 cdef bint bytes_at(const Column *c, const Column *words, int64_t row, const char **at, uint64_t *n) noexcept nogil:
-    """Where the bytes of a row are, which is not null; False if the column contradicts itself.
+    """Find the bytes of a row that is not null; False if the column is not consistent.
 
     ``words`` is the dictionary, if the column has one.
     """
@@ -90,7 +90,7 @@ cdef bint bytes_at(const Column *c, const Column *words, int64_t row, const char
     cdef const int32_t *o32
     cdef const int64_t *o64
     cdef const char *view
-    at[0] = b""  # of nothing there may be no buffer
+    at[0] = b""  # an empty column may have no buffer
     if c.layout == LAYOUT_TEXT32:
         o32 = <const int32_t *>c.array.buffers[1]
         first = o32[i]
@@ -133,9 +133,9 @@ cdef bint bytes_at(const Column *c, const Column *words, int64_t row, const char
 
 
 cdef int64_t spans_of_text(
-    const Column *c, int64_t row, int64_t last, uint64_t prefix, Span *spans, uint64_t *nbytes
+    const Column *c, int64_t row, int64_t last, uint64_t prefix, ByteSpan *spans, uint64_t *nbytes
 ) noexcept nogil:
-    """Find the bytes of rows in the usual layout; how many rows, up to one that is out of the ordinary."""
+    """Find the bytes of rows in the usual layout; returns how many rows, up to the first exception."""
     cdef const int32_t *offsets = <const int32_t *>c.array.buffers[1] + row + c.array.offset
     cdef const char *data = <const char *>c.array.buffers[2]
     cdef int64_t i, n = last - row
@@ -162,8 +162,8 @@ cdef enum Refusal:
     REFUSED_TOPIC
     REFUSED_HEADERS
     REFUSED_TEXT        # a topic or a header's name is not UTF-8, or the name is null
-    REFUSED_NAME        # a header has a name that Penstock keeps for itself
-    REFUSED_MARK        # a header of Penstock's own says what none can say
+    REFUSED_NAME        # a header has a name that is reserved for Penstock
+    REFUSED_MARK        # a header of Penstock has an invalid value
     REFUSED_TIME        # before 1970 or after what 63 bits hold
     REFUSED_UNIT        # a time that looks like seconds, milliseconds or microseconds
     REFUSED_NOTHING     # neither value nor key
@@ -171,7 +171,7 @@ cdef enum Refusal:
 
 
 cdef struct Columned:
-    # The columns of one batch, by what they are for. A dictionary stands beside its column.
+    # The columns of one batch, by purpose. A dictionary is next to its column.
     Column value
     Column value_words
     Column key
@@ -184,14 +184,14 @@ cdef struct Columned:
     Column names_words
     Column values
     Column values_words
-    uint16_t codec_len          # of what all rows share: the header that names a codec,
+    uint16_t codec_len          # of the part that all rows share: the header that names a codec,
     uint16_t tags_len           # and tags after it
     const ArrowArray *pairs
     const uint8_t *pairs_valid  # NULL: no pair is null
 
 
 cdef Refusal headers_span(const Columned *c, int64_t row, int64_t *first, int64_t *last) noexcept nogil:
-    """Which rows of the pairs are those of a row."""
+    """The range of pairs of a row."""
     cdef int64_t at = row + c.headers.array.offset
     if column_null(&c.headers, row):
         first[0] = last[0] = 0
@@ -217,7 +217,7 @@ cdef enum:
 cdef Refusal own_header(
     const char *name, uint64_t name_len, const char *value, uint64_t value_len, bint null, int *found
 ) noexcept nogil:
-    """What is to be said of a header: a scan of a log has the names that Penstock keeps for itself."""
+    """Check a header: a scan of a log has names that are reserved for Penstock."""
     cdef uint64_t i
     if name_len < 9 or memcmp(name, b"penstock.", 9) != 0:
         return TAKEN
@@ -241,10 +241,10 @@ cdef Refusal own_header(
 cdef Refusal headers_write(
     const Columned *c, int64_t row, char *to, uint64_t room, uint64_t *nbytes, int *found
 ) noexcept nogil:
-    """Lay out the headers of a row as frames have them; with ``to`` NULL, only how long they are.
+    """Lay out the headers of a row as frames have them; with ``to`` NULL, only measure them.
 
-    They may not take more than ``room``, whatever happened to them since that was found out.
-    ``found`` says which of Penstock's own are among them.
+    They may not take more than ``room``, even if they have changed since they were measured.
+    ``found`` says which headers of Penstock are among them.
     """
     cdef int64_t i = 0, last = 0
     cdef const char *name = NULL
@@ -264,32 +264,32 @@ cdef Refusal headers_write(
             not null and not bytes_at(&c.values, &c.values_words, i, &value, &value_len)
         ):
             return REFUSED_LAYOUT
-        if nbytes[0] + 4 + name_len + value_len > room:
+        if nbytes[0] + PSK_EVENT_HEADER_BYTES + name_len + value_len > room:
             return REFUSED_HEADERS
         if to != NULL:
             if not is_utf8(name, name_len):
                 return REFUSED_TEXT
             psk_put16(to, <uint16_t>name_len)
-            psk_put16(to + 2, <uint16_t>(PSK_NULL_HEADER if null else value_len))
+            psk_put16(to + PSK_EVENT_HEADER_VALUE_LEN, <uint16_t>(PSK_NULL_HEADER if null else value_len))
             if name_len:
-                memcpy(to + 4, name, name_len)
+                memcpy(to + PSK_EVENT_HEADER_BYTES, name, name_len)
             if value_len:
-                memcpy(to + 4 + name_len, value, value_len)
-            name = to + 4  # what is looked at is what is written
+                memcpy(to + PSK_EVENT_HEADER_BYTES + name_len, value, value_len)
+            name = to + PSK_EVENT_HEADER_BYTES  # check the bytes that were written
             value = name + name_len
-            to += 4 + name_len + value_len
+            to += PSK_EVENT_HEADER_BYTES + name_len + value_len
         rc = own_header(name, name_len, value, value_len, null, found)
-        nbytes[0] += 4 + name_len + value_len
+        nbytes[0] += PSK_EVENT_HEADER_BYTES + name_len + value_len
         i += 1
     return rc
 
 
 cdef uint64_t marks_write(const Columned *c, const Parts *shared, int found, char *to) noexcept nogil:
-    """Lay out what all rows share, as far as a row has not its own; with ``to`` NULL, only how long it is."""
+    """Lay out the headers that all rows share, unless a row has its own; with ``to`` NULL, only measure."""
     cdef uint64_t nbytes = 0
     if not found & FOUND_CODEC:
         nbytes = c.codec_len
-        if to != NULL and nbytes:  # without any, there are no headers to copy from
+        if to != NULL and nbytes:  # if it is 0, there are no headers to copy from
             memcpy(to, shared.headers, nbytes)
     if not found & FOUND_TAGS:
         if to != NULL and c.tags_len:
@@ -309,7 +309,7 @@ cdef Refusal time_at(const Column *c, int64_t row, uint64_t *ns) noexcept nogil:
 
 
 cdef Refusal row_parts(const Columned *c, const Parts *shared, int64_t row, Parts *p) noexcept nogil:
-    """Find the parts of one row, all but its headers if they have a column."""
+    """Find the parts of one row, except its headers if they have a column."""
     cdef uint64_t n = 0
     p[0] = shared[0]
     if c.key.given:
@@ -349,7 +349,7 @@ cdef Refusal row_parts(const Columned *c, const Parts *shared, int64_t row, Part
 
 
 cdef Refusal row_bytes(const Columned *c, const Parts *shared, int64_t row, Parts *p, uint64_t *nbytes) noexcept nogil:
-    """How long the frame of a row is."""
+    """The length of the frame of a row."""
     cdef uint64_t headers = 0
     cdef int found = 0
     cdef Refusal rc = row_parts(c, shared, row, p)
@@ -369,7 +369,7 @@ cdef Refusal row_headers(const Columned *c, const Parts *shared, int64_t row, Pa
     cdef int found = 0
     cdef Refusal rc = headers_write(c, row, to, p.headers_len, &n, &found)
     if rc == TAKEN and n + marks_write(c, shared, found, NULL) != p.headers_len:
-        return REFUSED_LAYOUT  # somebody changes them meanwhile
+        return REFUSED_LAYOUT  # they were changed meanwhile
     if rc == TAKEN:
         marks_write(c, shared, found, to + n)
         p.headers = to
@@ -384,18 +384,18 @@ _REFUSALS = {
     REFUSED_TOPIC: f"its topic is longer than {PSK_TOPIC_BYTES_MAX} bytes",
     REFUSED_HEADERS: f"its headers take more than {PSK_HEADERS_BYTES_MAX} bytes",
     REFUSED_TEXT: "its topic or a header's name is not UTF-8, or a header has no name",
-    REFUSED_NAME: "a header's name begins with 'penstock.', which is kept for Penstock itself",
-    REFUSED_MARK: "its header penstock.tag or penstock.codec holds what is not a tag, or not the name of a codec",
-    REFUSED_TIME: "its time must be between 1970-01-01 and 2262-04-11",
+    REFUSED_NAME: "a header's name begins with 'penstock.', which is reserved for Penstock",
+    REFUSED_MARK: "its header penstock.tag must be a tag, and penstock.codec the name of a codec",
+    REFUSED_TIME: "its time must be from 1970-01-01 to 2262-04-11",
     REFUSED_UNIT: "its time is a whole number that looks like seconds, milliseconds or microseconds; "
     "it must be nanoseconds, or a timestamp: cast the column",
     REFUSED_NOTHING: "its value is null and it has no key; null deletes a key",
-    REFUSED_LAYOUT: "its column contradicts itself: an offset or index points outside",
+    REFUSED_LAYOUT: "its column is not consistent: an offset or index points outside",
 }
 
 
 cdef class Chunk:
-    """One batch of Arrow columns, held as long as somebody needs its bytes."""
+    """One batch of Arrow columns, held as long as its bytes are needed."""
 
     cdef ArrowArray array
     cdef Columned columns
@@ -414,22 +414,22 @@ cdef class Chunk:
 
 
 cdef class Intake:
-    """Arrow data of somebody else's: which of its columns are which parts of an event.
+    """Arrow data of a caller: which of its columns are which parts of an event.
 
-    ``chunks()`` goes through its batches, once.
+    ``chunks()`` iterates over its batches, once.
     """
 
     cdef ArrowSchema schema
     cdef ArrowStream stream
-    cdef object first          # the only batch, where there is no stream
-    cdef bint bare            # its one column is the value itself, and there is no struct around it
+    cdef object first          # the only batch, if there is no stream
+    cdef bint bare            # its one column is the value itself, without a struct around it
     cdef int places[5]         # of value, key, topic, time and headers; -1: no such column
-    cdef Parts shared          # for all rows, where there is no column
+    cdef Parts shared          # for all rows, if there is no column
     cdef list pins
     cdef object path
     cdef Coder own             # the log's codec
-    cdef Coder coder           # what the values have to be fit for
-    cdef uint16_t codec_len    # of what all rows share: the header that names a codec,
+    cdef Coder coder           # the codec that the values must fit
+    cdef uint16_t codec_len    # of the part that all rows share: the header that names a codec,
     cdef uint16_t tags_len     # and tags after it
     cdef uint64_t seen         # rows of the batches so far
 
@@ -437,7 +437,7 @@ cdef class Intake:
         if self.schema.release != NULL:
             self.schema.release(&self.schema)
         if self.stream.release != NULL:
-            with nogil:  # whoever made it may wait for a thread that needs the GIL
+            with nogil:  # its producer may wait for a thread that needs the GIL
                 self.stream.release(&self.stream)
 
     def __cinit__(
@@ -491,7 +491,7 @@ cdef class Intake:
         return Usage(f"the Arrow data cannot be read: {said}")
 
     cdef int choose(self, value, key, topic, headers, time, bytes marks) except -1:
-        """Decide which column is what; the rest of what was given holds for all rows."""
+        """Assign the columns; the other arguments apply to all rows."""
         cdef Columned c
         cdef int i
         cdef list names = []
@@ -511,18 +511,18 @@ cdef class Intake:
             self.places[i] = -1
         if self.bare:
             if value is not None:
-                raise Usage("value= names a column, and this Arrow data is one array")
+                raise Usage("value= names a column, but this Arrow data is one array")
             self.places[0] = 0
         elif value is not None:
             if value not in names:
-                raise Usage(f"there is no column {value!r}; there are {there}")
+                raise Usage(f"value= must be one of the columns {there}, got {value!r}")
             self.places[0] = names.index(value)
         elif "value" in names:
             self.places[0] = names.index("value")
         elif len(names) == 1:
             self.places[0] = 0
         else:
-            raise Usage(f"which column is the value? Say value='name'; there are {there}")
+            raise Usage(f"value= must be one of the columns {there}, got None")
         for i, (what, given) in enumerate(parts[1:], 1):
             if given is None:
                 if what in names and names.index(what) != self.places[0]:
@@ -530,7 +530,7 @@ cdef class Intake:
             elif isinstance(given, str) and given in names:
                 self.places[i] = names.index(given)
             elif isinstance(given, str) and what in ("key", "headers"):
-                raise Usage(f"there is no column {given!r} for the {what}; there are {there}")
+                raise Usage(f"{what}= must be one of the columns {there}, got {given!r}")
         try:
             parts_fill(
                 &self.shared, self.pins, b"",
@@ -544,7 +544,7 @@ cdef class Intake:
             if isinstance(time, str) and self.places[3] < 0:
                 raise Usage(f"time={time!r} must be a column ({there}) or a time: {error}") from None
             raise
-        self.shared.fixed = False  # Arrow data may lie over memory that somebody changes
+        self.shared.fixed = False  # other code may change the memory of Arrow data
         self.lay_out(&c)
         return 0
 
@@ -590,7 +590,7 @@ cdef class Intake:
             if form == b"n":
                 c.time.layout = LAYOUT_NULL
             elif c.time.scale == 0 or s.dictionary != NULL:
-                raise self.misfit("time", s, "is not a timestamp, and not a whole number of nanoseconds")
+                raise self.misfit("time", s, "is neither a timestamp nor a whole number of nanoseconds")
         if self.places[4] >= 0:
             s = self.place(4)
             c.headers.given = True
@@ -604,11 +604,11 @@ cdef class Intake:
                 c.headers.layout = LAYOUT_LIST64
             else:
                 pair = NULL
-            if pair != NULL and strcmp(pair.format, "n") == 0:  # none has any
+            if pair != NULL and strcmp(pair.format, "n") == 0:  # no row has headers
                 c.names.layout = c.values.layout = LAYOUT_NULL
                 return 0
             if pair == NULL or strcmp(pair.format, "+s") != 0 or pair.n_children != 2:
-                raise self.misfit("headers", s, "is not a list of pairs of a name and a value, and not a map")
+                raise self.misfit("headers", s, "is neither a list of pairs of a name and a value nor a map")
             self.lay_out_bytes("headers", pair.children[0], &c.names, &c.names_words)
             self.lay_out_bytes("headers", pair.children[1], &c.values, &c.values_words)
         return 0
@@ -621,11 +621,11 @@ cdef class Intake:
         cdef const ArrowArray *pair
         self.lay_out(c)
         if not self.bare and a.n_children != self.schema.n_children:
-            raise Usage("the Arrow data contradicts itself: a batch has other columns than its schema")
+            raise Usage("the Arrow data is not consistent: a batch has other columns than its schema")
         if not self.bare and a.null_count and a.n_buffers and a.buffers[0] != NULL:
             for i in range(a.offset, a.offset + a.length):
                 if bit_clear(<const uint8_t *>a.buffers[0], i):
-                    raise Usage("the Arrow data has rows that are null as a whole; drop them first")
+                    raise Usage("the Arrow data must not have null rows; drop them first")
         self.bind_one(a, 0, &c.value, &c.value_words)
         self.bind_one(a, 1, &c.key, &c.key_words)
         self.bind_one(a, 2, &c.topic, &c.topic_words)
@@ -636,7 +636,7 @@ cdef class Intake:
             if c.names.layout == LAYOUT_NULL and c.values.layout == LAYOUT_NULL and pair.n_children == 0:
                 return 0
             if pair.n_children != 2:
-                raise Usage("the Arrow data contradicts itself: headers have other parts than their schema")
+                raise Usage("the Arrow data is not consistent: headers have other parts than their schema")
             if pair.null_count and pair.n_buffers:
                 c.pairs_valid = <const uint8_t *>pair.buffers[0]
             self.bind_bytes(pair.children[0], pair.offset + pair.length, &c.names, &c.names_words)
@@ -651,10 +651,10 @@ cdef class Intake:
         return self.bind_bytes(a.children[self.places[i]], a.offset + a.length, c, words)
 
     cdef int bind_bytes(self, const ArrowArray *a, int64_t rows, Column *c, Column *words) except -1:
-        """Point one column at its buffers, and its dictionary, if it has one, at that one's."""
+        """Point one column at its buffers, and its dictionary, if any, at those of the dictionary."""
         cdef int64_t buffers = 0 if c.layout == LAYOUT_NULL else 2
         if a.length < rows:
-            raise Usage("the Arrow data contradicts itself: a column is shorter than its batch")
+            raise Usage("the Arrow data is not consistent: a column is shorter than its batch")
         if c.layout in (LAYOUT_TEXT32, LAYOUT_TEXT64, LAYOUT_VIEW):
             buffers = 3
         if (
@@ -664,7 +664,7 @@ cdef class Intake:
             or (c.layout in (LAYOUT_LIST32, LAYOUT_LIST64) and a.n_children != 1)
             or (c.layout == LAYOUT_DICTIONARY and a.dictionary == NULL)
         ):
-            raise Usage("the Arrow data contradicts itself: a column lacks a part that its type has")
+            raise Usage("the Arrow data is not consistent: a column lacks a part that its type has")
         column_bind(c, a)
         if c.layout == LAYOUT_DICTIONARY:
             self.bind_bytes(a.dictionary, 0, words, NULL)
@@ -707,7 +707,7 @@ cdef class Intake:
 
 
 cdef Given new_given(Intake intake, list pieces, uint64_t before):
-    """Rows of the chunks in ``pieces``, whose bounds the caller has checked."""
+    """The rows of the chunks in ``pieces``, whose bounds the caller has checked."""
     cdef Given given = Given.__new__(Given, INSIDE)
     given.intake = intake
     given.before = before
@@ -717,12 +717,12 @@ cdef Given new_given(Intake intake, list pieces, uint64_t before):
 
 
 cdef class Given:
-    """Rows of Arrow data, to be appended: something like a list of entries, without the objects."""
+    """Rows of Arrow data, to be appended: like a list of entries, without the objects."""
 
     cdef Intake intake
-    cdef list pieces           # (chunk, first row, row behind the last)
+    cdef list pieces           # (chunk, first row, row after the last)
     cdef readonly uint64_t count
-    cdef uint64_t before       # rows of the whole that come before these
+    cdef uint64_t before       # rows of the data that come before these
 
     def __cinit__(self, inside=None, *args, **kwargs):
         if inside is not INSIDE:
@@ -735,7 +735,7 @@ cdef class Given:
         return self.count
 
     def __getitem__(self, which):
-        """Some rows, by a slice."""
+        """A slice of the rows."""
         start, stop, _ = which.indices(self.count)
         pieces = []
         at = 0
@@ -752,21 +752,21 @@ cdef class Given:
         return kind(f"row {self.before + row}: {_REFUSALS[why]}; nothing was written")
 
     def first_ns(self):
-        """The time that was given with the first row; None if there is none."""
+        """The time of the first row; None if it has none."""
         cdef Parts p
         cdef list pins = []
         (<Given>self[:1]).only(&p, pins)
         return p.event_ns if p.flags & PSK_FLAG_EVENT_TIME else None
 
     cdef int only(self, Parts *p, list pins) except -1:
-        """Find the parts of the one row that there is."""
+        """Find the parts of the only row."""
         if self.count != 1:
-            raise Internal(f"one row is needed, and there are {self.count}")
+            raise Internal(f"one row is needed, got {self.count}")
         self.parts(p, pins)
         return 0
 
     def check(self):
-        """Look whether every value is what the codec wants; that takes an object per row."""
+        """Check that every value fits the codec; that takes an object per row."""
         cdef Chunk chunk
         cdef int64_t row
         cdef const char *value = NULL
@@ -787,14 +787,14 @@ cdef class Given:
                     raise BadData(f"row {at - 1}: {error}", path=self.intake.path) from error
 
     cdef object coder_of(self, Chunk chunk, int64_t row):
-        """What the value of a row must be fit for; None if it says itself that it is of another codec."""
+        """The codec that the value of a row must fit; None if its header names another one."""
         cdef OwnHeaders own
         cdef Parts p
         cdef uint64_t nbytes = 0
         if not chunk.columns.headers.given or row_bytes(
             &chunk.columns, &self.intake.shared, row, &p, &nbytes
         ) != TAKEN or p.headers_len == 0:
-            return self.intake.coder  # what is wrong with it is found out in order
+            return self.intake.coder  # errors are found in order
         laid = PyBytes_FromStringAndSize(NULL, p.headers_len)
         if row_headers(&chunk.columns, &self.intake.shared, row, &p, PyBytes_AS_STRING(laid)) != TAKEN or (
             not look_at_headers(p.headers, p.headers_len, &own) or own.codec == NULL
@@ -806,7 +806,7 @@ cdef class Given:
         return self.intake.own if name == self.intake.own.name else None
 
     def fitting(self, uint64_t room, uint64_t rows):
-        """How many of the first ``rows`` rows have frames of at most ``room`` bytes together; at least one."""
+        """How many of the first ``rows`` rows fit ``room`` bytes of frames; at least one."""
         cdef Chunk chunk
         cdef Parts p
         cdef uint64_t nbytes = 0, taken = 0
@@ -834,15 +834,15 @@ cdef class Given:
         return taken if taken else 1
 
     cdef const Parts *same(self) noexcept:
-        """What plain rows have in common."""
+        """The parts that plain rows share."""
         return &self.intake.shared
 
     cdef const Parts *laid_out(self, uint64_t *nbytes) noexcept:
-        """The parts of all rows, where they were found already; else NULL."""
+        """The parts of all rows, if they were found already; else NULL."""
         return NULL
 
     cdef bint plain(self) except -1:
-        """Whether rows differ in their values alone, and none is null."""
+        """Whether rows differ only in their values, and none is null."""
         cdef Chunk chunk
         cdef int i
         for i in range(1, 5):
@@ -855,7 +855,7 @@ cdef class Given:
                 return False
         return True
 
-    cdef uint64_t spans(self, Span *spans) except 0:
+    cdef uint64_t spans(self, ByteSpan *spans) except 0:
         """Find the values; returns the bytes of all frames."""
         cdef Chunk chunk
         cdef uint64_t at = 0, nbytes = 0, prefix = parts_prefix(&self.intake.shared)

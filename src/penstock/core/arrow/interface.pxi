@@ -1,6 +1,6 @@
-# Arrow: the C data interface, as far as Penstock gives arrays away and takes them in.
+# Arrow: the C data interface, for arrays that Penstock hands over and takes.
 #
-# The structs are fixed by Arrow's C data interface. Whoever holds one calls its `release` when done;
+# The structs are fixed by Arrow's C data interface. The holder of one calls its `release` when done;
 # a struct whose `release` is NULL has been released or moved elsewhere.
 
 cdef struct ArrowSchema:
@@ -56,7 +56,7 @@ cdef void schema_release(ArrowSchema *s) noexcept nogil:
 cdef bint schema_make(
     ArrowSchema *s, const char *format, const char *name, bint nullable, int64_t n_children
 ) noexcept nogil:
-    """Fill in a schema whose children are there, but empty; False if there is no memory."""
+    """Fill in a schema whose children exist, but are empty; False if there is no memory."""
     cdef int64_t i
     memset(s, 0, sizeof(ArrowSchema))
     s.format = strdup(format)

@@ -1,24 +1,23 @@
 # Rows: frames turned into the columns of Arrow batches, without the GIL and without an object per event.
 
 cdef enum:
-    SWEEP_FRAMES = 64       # frames whose checksums are taken before any of them is looked at
+    RUN_FRAMES = 64       # frames whose checksums are verified before any of them is used
     PREFETCH_BYTES = 2048
-    WINDOW_BYTES = 4194304  # of a segment that a scan has mapped at a time
 
 
-cdef enum Swept:
-    SWEPT_ALL = 0     # everything up to the limit, or up to where blocks may be skipped
-    SWEPT_FULL        # the batch is full
-    SWEPT_BAD         # the frame at `at` is not valid
-    SWEPT_ROLL        # a roll frame stands at `at`
-    SWEPT_STOP        # the event at `at` is not asked for any more
-    SWEPT_TEXT        # the event at `at` has a topic or headers that are no text
-    SWEPT_LATE        # its time is too late for nanoseconds in 63 bits
-    SWEPT_MEMORY
+cdef enum RunEnd:
+    RUN_ALL = 0     # everything up to the limit, or up to an edge
+    RUN_FULL        # the batch is full
+    RUN_BAD         # the frame at `at` is not valid
+    RUN_TURN        # a frame that ends a segment or a lap is at `at`
+    RUN_STOP        # the event at `at` is beyond the requested range
+    RUN_TEXT        # the event at `at` has a topic or headers that are not text
+    RUN_LATE        # its time is too late for nanoseconds in 63 bits
+    RUN_MEMORY
 
 
 cdef uint64_t summed_right(const char **frames, uint64_t n) noexcept nogil:
-    """How many of the frames, from the first on, have the right checksum. They lie inside the map."""
+    """How many of the frames, from the first on, have the right checksum. They are inside the map."""
     cdef uint64_t i = 0
     cdef int k, right
     cdef uint32_t crcs[4]
@@ -48,87 +47,82 @@ cdef uint64_t summed_right(const char **frames, uint64_t n) noexcept nogil:
 
 
 cdef class RowReader(Reader):
-    """A reader that hands out batches of columns instead of events."""
+    """A reader that returns batches of columns instead of events."""
 
     cdef Columns columns
     cdef uint64_t rows_max, bytes_max
     cdef bint busy
-    cdef object failed        # what is raised instead of a further batch
-    cdef SegmentMap window    # the map of which pages are held
-    cdef uint64_t window_start, window_end
+    cdef object failed        # the error to raise instead of another batch
 
     def shape(self, Columns columns not None, uint64_t rows_max, uint64_t bytes_max):
         """Set which columns a batch has and how large it gets."""
         self.columns = columns
-        if self.log._is_ring:
-            self.window_bytes = PSK_RING_SCAN_BYTES
-            self.blocks = False
+        self.cursor.take_long()
         self.rows_max = rows_max
         self.bytes_max = bytes_max
         return self
 
-    cdef inline Swept unfit(self, Rows *r, const Pick *e) noexcept nogil:
-        """Why the columns cannot take an event, if they cannot."""
+    cdef inline RunEnd unfit(self, ColumnRows *r, const Pick *e) noexcept nogil:
+        """Why the columns cannot take an event, if so."""
         if e.topic_len and r.wanted >> COLUMN_TOPIC & 1 and not is_short_ascii(e) and (
             not is_utf8(e.topic, e.topic_len)
         ):
-            return SWEPT_TEXT
+            return RUN_TEXT
         if e.headers_len and r.wanted >> COLUMN_HEADERS & 1 and (
             not are_headers(e.topic + e.topic_len, e.headers_len)
         ):
-            return SWEPT_TEXT
+            return RUN_TEXT
         if r.time_step == 1 and (
             (r.wanted >> COLUMN_TIME & 1 and frame_event_ns(e.p) >> 63)
             or (r.wanted >> COLUMN_APPEND_TIME & 1 and psk_get64(e.p + PSK_FRAME_APPEND_NS) >> 63)
         ):
-            return SWEPT_LATE
-        return SWEPT_ALL
+            return RUN_LATE
+        return RUN_ALL
 
-    cdef Swept sweep(self, Rows *r, bint holes, FrameState *state) noexcept nogil:
-        """Take events from ``at`` on as long as nothing out of the ordinary comes."""
-        cdef const char *frames[SWEEP_FRAMES]
-        cdef Pick picked[SWEEP_FRAMES]
+    cdef RunEnd take_run(self, Cursor c, ColumnRows *r, FrameState *state) noexcept nogil:
+        """Take events from ``at`` on until an exceptional one."""
+        cdef const char *frames[RUN_FRAMES]
+        cdef Pick picked[RUN_FRAMES]
         cdef const char *p
         cdef uint64_t n, i, good, picks, at, end, total, seq, lengths, alike = 0
         cdef uint32_t commit, alike_commit = 0
-        cdef FrameState behind  # of the frame behind those that were gathered
-        cdef Swept rc = SWEPT_ALL
-        end = self.limit
-        if self.blocks:
-            if self.block_end < end:
-                end = self.block_end
-        elif self.ring is None and self.window_end < end:
-            end = self.window_end
-        while self.at < end and rc == SWEPT_ALL:
+        cdef FrameState after  # state of the frame after the gathered ones
+        cdef RunEnd rc = RUN_ALL
+        cdef const Sieve *sieve = &self.query.sieve
+        cdef bint filtered = self.query.filtered
+        cdef uint64_t limit = U64_MAX if self.left < 0 else <uint64_t>self.left
+        cdef uint64_t rows_max = min(self.rows_max, limit)
+        end = min(c.limit, c.edge)
+        while c.at < end and rc == RUN_ALL:
             n = 0
-            at = self.at
-            behind = FRAME_GOOD
-            while n < SWEEP_FRAMES and at < end:
-                p = self.base + at
-                if self.limit - at < PSK_FRAME_HEADER_BYTES:
-                    behind = FRAME_LENGTH
+            at = c.at
+            after = FRAME_GOOD
+            while n < RUN_FRAMES and at < end:
+                p = c.base + at
+                if c.limit - at < PSK_FRAME_HEADER_BYTES:
+                    after = FRAME_LENGTH
                     break
                 commit = psk_load32(p)
                 if commit == 0:
-                    behind = FRAME_ZERO
+                    after = FRAME_ZERO
                     break
                 total = align8(PSK_FRAME_HEADER_BYTES + <uint64_t>(commit - 1))
-                if total > self.limit - at:
-                    behind = FRAME_LENGTH
+                if total > c.limit - at:
+                    after = FRAME_LENGTH
                     break
-                psk_prefetch(p + PREFETCH_BYTES)  # hardware does not look over the edge of a page
+                psk_prefetch(p + PREFETCH_BYTES)  # hardware does not prefetch across pages
                 psk_prefetch(p + PREFETCH_BYTES + 64)
                 frames[n] = p
                 n += 1
                 at += total
-            good = summed_right(frames, n) if self.check else n
+            good = summed_right(frames, n) if c.check else n
             if good < n:
-                at = <uint64_t>(frames[good] - self.base)
-                behind = FRAME_CRC
+                at = <uint64_t>(frames[good] - c.base)
+                after = FRAME_CRC
             picks = 0
             for i in range(good):
-                if self.next >= self.stop:  # whatever stands here is not asked for
-                    rc = SWEPT_STOP
+                if c.next >= c.stop:  # what is here was not requested
+                    rc = RUN_STOP
                     break
                 p = frames[i]
                 commit = psk_get32(p)
@@ -137,182 +131,141 @@ cdef class RowReader(Reader):
                 if lengths != alike or commit != alike_commit:
                     state[0] = frame_check(p, total, False, &total)
                     if state[0] != FRAME_GOOD:
-                        rc = SWEPT_BAD
+                        rc = RUN_BAD
                         break
                     alike = lengths
                     alike_commit = commit
                 seq = psk_get64(p + PSK_FRAME_SEQ)
                 if not is_event(p):
-                    if p[PSK_FRAME_KIND] == PSK_KIND_ROLL or p[PSK_FRAME_KIND] == PSK_KIND_WRAP:
-                        rc = SWEPT_ROLL
+                    if ends_map(p):
+                        rc = RUN_TURN
                         break
-                    self.at += total
+                    c.at += total
                     continue
-                if seq != self.next and (seq < self.next or not holes):
+                if seq != c.next and (seq < c.next or not c.holes):
                     state[0] = FRAME_ORDER
-                    rc = SWEPT_BAD
+                    rc = RUN_BAD
                     break
-                if seq >= self.stop:
-                    rc = SWEPT_STOP
+                if seq >= c.stop:
+                    rc = RUN_STOP
                     break
-                if not self.filtered or self.matches(p):
-                    if r.count + picks >= self.rows_max or (
+                if not filtered or matches(sieve, p):
+                    if r.count + picks >= rows_max or (
                         r.count + picks and r.nbytes + total > self.bytes_max
                     ):
-                        rc = SWEPT_FULL
+                        rc = RUN_FULL
                         break
                     pick(&picked[picks], p, lengths, commit)
                     rc = self.unfit(r, &picked[picks])
-                    if rc != SWEPT_ALL:
+                    if rc != RUN_ALL:
                         break
                     r.nbytes += total
                     picks += 1
-                self.at += total
-                self.next = seq + 1
-                self.last_ns = psk_get64(p + PSK_FRAME_APPEND_NS)
+                c.at += total
+                c.next = seq + 1
+                c.last_ns = psk_get64(p + PSK_FRAME_APPEND_NS)
             if picks and not rows_take(r, picked, picks):
-                return SWEPT_MEMORY
-            if rc == SWEPT_ALL and self.next >= self.stop:
-                rc = SWEPT_STOP
-            if rc == SWEPT_ALL and behind != FRAME_GOOD:
-                self.at = at
-                state[0] = behind
-                rc = SWEPT_BAD
+                return RUN_MEMORY
+            if r.count >= limit:  # whatever stands behind the last row, damaged or not, is not asked for
+                return RUN_STOP
+            if rc == RUN_ALL and c.next >= c.stop:
+                rc = RUN_STOP
+            if rc == RUN_ALL and after != FRAME_GOOD:
+                c.at = at
+                state[0] = after
+                rc = RUN_BAD
         return rc
 
-    cdef int reserve(self, Rows *r) except -1:
-        """Have memory for what is likely to come; what of it is not touched costs next to nothing.
-
-        The index knows how long the next frames of this segment are, to a block or two; those of
-        the segments behind it are taken to be alike.
-        """
-        cdef uint64_t ahead = self.limit - self.at
-        cdef uint64_t rows, here, nbytes, end
-        if self.ring is not None:
-            ahead = max(ahead, self.log.head() - self.place)
-        rows = here = min(self.stop - self.next, self.rows_max, ahead // 48 + 64)
-        if self.ring is None:
-            if self.map.next_seq > self.next:
-                rows = min(self.stop - self.next, self.rows_max)
-                here = min(rows, self.map.next_seq - self.next)
-            end = self.map.block_about(self.log, self.next + here)
-            if end != U64_MAX:
-                ahead = min(ahead, max(end + 4 * PSK_INDEX_STEP, self.at) - self.at)
-        ahead -= min(ahead, here * PSK_FRAME_HEADER_BYTES)
-        nbytes = min(<uint64_t>(<double>ahead / <double>here * <double>rows) if here else 0, self.bytes_max)
-        if (rows > r.room and not rows_grow(r, rows)) or (
+    cdef int reserve(self, ColumnRows *r) except -1:
+        """Reserve memory for what is likely to come; untouched memory costs almost nothing."""
+        cdef Cursor c = self.cursor
+        cdef Outlook o
+        cdef uint64_t nbytes
+        o.rows = min(c.stop - c.next, self.rows_max)
+        if self.left >= 0:
+            o.rows = min(o.rows, <uint64_t>self.left)
+        c.outlook(&o)
+        o.nbytes -= min(o.nbytes, o.here * PSK_FRAME_HEADER_BYTES)
+        nbytes = min(<uint64_t>(<double>o.nbytes / <double>o.here * <double>o.rows) if o.here else 0, self.bytes_max)
+        if (o.rows > r.room and not rows_grow(r, o.rows)) or (
             r.wanted >> COLUMN_VALUE & 1 and not text_reserve(&r.value, nbytes)
         ):
             raise MemoryError
         return 0
 
-    cdef int move_window(self) except -1:
-        """Map the pages that come next, and let go of those that were read.
-
-        A scan of any length then has a few megabytes of a log in its memory, and the kernel maps
-        them in one go instead of by a fault every few pages.
-        """
-        cdef uint64_t stop
-        self.leave_window()
-        self.window = self.map
-        self.window_start = self.at & ~<uint64_t>(PSK_PAGE - 1)
-        self.window_end = self.window_start + WINDOW_BYTES
-        stop = min(self.window_end, (self.limit + PSK_PAGE - 1) & ~<uint64_t>(PSK_PAGE - 1))
-        with nogil:
-            psk_populate_read(self.base + self.window_start, stop - self.window_start)
-        return 0
-
-    cdef void drop(self) noexcept:
-        self.window = None
-        Reader.drop(self)
-
-    cdef int leave_window(self) except -1:
-        """Let go of the pages that were read last; others may be at other pages of the segment."""
-        if self.window is not None:
-            self.window.let_go(self.window_start, min(self.window_end, self.window.mapped))
-            if self.window is not self.map or self.ended:
-                self.window.let_go(0, self.window.data_offset)  # its index
-        self.window = None
-        return 0
-
-    cdef int fill(self, Rows *r) except -1:
-        """Take events until the batch is full or nothing more is published or asked for."""
-        cdef Swept rc
+    cdef int fill(self, ColumnRows *r) except -1:
+        """Take events until the batch is full or no more are published or requested."""
+        cdef Cursor c = self.cursor
+        cdef RunEnd rc
         cdef FrameState state = FRAME_GOOD
-        cdef uint64_t seq
-        cdef bint holes
         while True:
-            while self.at < self.limit and self.next < self.stop:
-                if self.blocks and self.at >= self.block_end:
-                    self.skip_blocks()
-                    if self.next >= self.stop:
+            while c.at < c.limit and c.next < c.stop:
+                if c.at >= c.edge:
+                    c.at_edge()
+                    if c.next >= c.stop:
                         break
-                elif not self.blocks and self.ring is None and (
-                    self.window is not self.map or self.at >= self.window_end
-                ):
-                    self.move_window()
-                holes = self.map.generation > 0
-                if r.count == 0 and not self.filtered:
+                if r.count == 0 and not self.query.filtered:
                     self.reserve(r)
                 with nogil:
-                    rc = self.sweep(r, holes, &state)
-                if rc == SWEPT_FULL:
+                    rc = self.take_run(c, r, &state)
+                if rc == RUN_FULL:
                     return 0
-                if rc == SWEPT_STOP:
+                if rc == RUN_STOP:
                     self.ended = True
                     return 0
-                if rc == SWEPT_ROLL and self.ring is not None:
-                    self.end_lap()
-                elif rc == SWEPT_ROLL:
-                    seq = psk_get64(self.base + self.at + PSK_FRAME_SEQ)
-                    if seq == self.next or (seq > self.next and holes):
-                        self.cross(seq)
-                    elif not self.pass_damage():
-                        raise self.damage(FRAME_ORDER)
-                elif rc == SWEPT_MEMORY:
+                if rc == RUN_MEMORY:
                     raise MemoryError
-                elif rc == SWEPT_BAD:
-                    if self.ring is not None and self.is_cut(state):
+                if rc == RUN_TURN:
+                    c.turn()
+                elif rc == RUN_BAD:
+                    if c.is_cut(state):
                         break
-                    if not self.pass_damage():
-                        raise self.damage(state)
-                elif rc == SWEPT_LATE:
-                    seq = psk_get64(self.base + self.at + PSK_FRAME_SEQ)
-                    raise Usage(
-                        f"{self.log.path}: seq {seq} has a time after 2262-04-11, which "
-                        "nanoseconds in 63 bits cannot hold; scan(time_unit='us') can"
-                    )
-                elif rc == SWEPT_TEXT:
-                    seq = psk_get64(self.base + self.at + PSK_FRAME_SEQ)
-                    if not self.skip:
-                        raise Corrupt(
-                            f"{self.map.path}: seq {seq} at offset {self.at} has a topic or "
-                            "headers that are not text; scan(on_damage='skip') passes over it",
-                            path=str(self.map.path), offset=self.at, seq=seq, last_seq=seq - 1,
-                        )
-                    self.next = seq  # what is missing before it may be a hole, and is not damaged
-                    self.last_ns = psk_get64(self.base + self.at + PSK_FRAME_APPEND_NS)
-                    self.at += align8(PSK_FRAME_HEADER_BYTES + <uint64_t>psk_get32(self.base + self.at) - 1)
-                    self.pass_to(seq + 1)
+                    if not self.query.skip:
+                        raise c.damage(state)
+                    c.pass_damage()
+                elif rc != RUN_ALL:
+                    self.pass_misfit(rc)
                 PyErr_CheckSignals()
-            if self.next >= self.stop:
+            if c.next >= c.stop:
                 self.ended = True
                 return 0
-            if not self.refresh():
+            if not c.more():
                 return 0
 
+    cdef int pass_misfit(self, RunEnd why) except -1:
+        """Pass over the event at ``at``, which the columns cannot take, or raise."""
+        cdef Cursor c = self.cursor
+        cdef const char *p = c.base + c.at
+        cdef uint64_t seq = psk_get64(p + PSK_FRAME_SEQ)
+        if why == RUN_LATE:
+            raise Usage(
+                f"{self.log.path}: seq {seq} has a time after 2262-04-11, which "
+                "nanoseconds in 63 bits cannot hold; scan(time_unit='us') can"
+            )
+        if not self.query.skip:
+            raise Corrupt(
+                f"{c.map.path}: seq {seq} at offset {c.at} has a topic or "
+                "headers that are not text; scan(on_damage='skip') passes over it",
+                path=str(c.map.path), offset=c.at, seq=seq, last_seq=seq - 1,
+            )
+        c.next = seq  # seqs missing before it may be a hole, which is not damage
+        c.last_ns = psk_get64(p + PSK_FRAME_APPEND_NS)
+        c.at += align8(PSK_FRAME_HEADER_BYTES + <uint64_t>psk_get32(p) - 1)
+        c.pass_to(seq + 1)
+        return 0
+
     def batch(self):
-        """The next batch; None if there is nothing more."""
-        cdef Rows rows
-        cdef Batch made
+        """The next batch; None if there are no more."""
+        cdef ColumnRows rows
+        cdef ColumnBatch made
         if self.columns is None:
-            raise Internal("this reader was not told which columns it has")
+            raise Internal("this reader has no columns")
         if self.shut:
             raise self.shut_error()
         if self.log._closed:
-            raise self.log._closed_error()
+            raise self.log.calls.closed_error(self.log)
         if self.busy:
-            raise Usage("another thread is at this scan; give each thread a scan of its own")
+            raise Usage("another thread uses this scan; give each thread a separate scan")
         if self.failed is not None:
             raise self.failed
         if self.ended:
@@ -332,14 +285,16 @@ cdef class RowReader(Reader):
             rows_free(&rows)
             self.leave_call()
             raise
+        if self.left >= 0:
+            self.left -= <int64_t>rows.count
         try:
             if rows.count == 0 or self.ended:
-                self.leave_window()
+                self.cursor.rest(self.ended)
             if rows.count == 0:
                 if self.failed is not None:
                     raise self.failed
                 return None
-            made = Batch.__new__(Batch, INSIDE)
+            made = ColumnBatch.__new__(ColumnBatch, INSIDE)
             made.columns = self.columns
             if not rows_export(&rows, self.columns.ids, self.columns.count, &made.array):
                 raise MemoryError
@@ -351,7 +306,7 @@ cdef class RowReader(Reader):
 
 
 cdef class BatchStream:
-    """Batches as one Arrow stream, from anything whose ``batch()`` gives them."""
+    """Batches as one Arrow stream, from any object whose ``batch()`` returns them."""
 
     cdef Columns columns
     cdef object source
@@ -365,7 +320,7 @@ cdef class BatchStream:
         raise stays_here(self)
 
     def capsule(self):
-        """The stream; it may be given away once."""
+        """The stream; it can be handed over once."""
         cdef ArrowStream *s = <ArrowStream *>calloc(1, sizeof(ArrowStream))
         if s == NULL:
             raise MemoryError
@@ -380,8 +335,8 @@ cdef class BatchStream:
     cdef int fail(self, object error) noexcept:
         try:
             self.error = f"{type(error).__name__}: {error}".encode(errors="replace")
-        except BaseException:  # no memory for the words, and 0 would say that all went well
-            self.error = b"an error that cannot be put into words"
+        except BaseException:  # no memory for the message, and 0 would mean success
+            self.error = b"an error without a message"
         if isinstance(error, MemoryError):
             return ENOMEM
         return EINVAL if isinstance(error, ValueError) else EIO
@@ -398,7 +353,7 @@ cdef int stream_schema(ArrowStream *s, ArrowSchema *out) noexcept with gil:
 
 cdef int stream_next(ArrowStream *s, ArrowArray *out) noexcept with gil:
     cdef BatchStream self = <BatchStream>s.private_data
-    cdef Batch made
+    cdef ColumnBatch made
     out.release = NULL
     try:
         made = self.source.batch()

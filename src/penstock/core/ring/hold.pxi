@@ -1,7 +1,7 @@
-# Readers that writers of a ring wait for.
+# Holds: readers that writers of a ring wait for.
 
 cdef bint ring_is_held(char *words, int fd, uint64_t tail, uint32_t when_full) noexcept nogil:
-    """Whether frames before ``tail`` are still wanted; readers that died are forgotten."""
+    """Whether frames before ``tail`` are still needed; dead readers are removed."""
     cdef char *hold
     cdef uint64_t position
     cdef int i
@@ -22,10 +22,10 @@ cdef bint ring_is_held(char *words, int fd, uint64_t tail, uint32_t when_full) n
 
 @cython.no_gc_clear  # it gives its slot back when it ends
 cdef class Hold:
-    """Has writers of a ring wait for a reader, as long as this lives.
+    """Makes writers of a ring wait for a reader, as long as this exists.
 
-    A word in control says where the reader stands. A lock on a byte of the file, by a descriptor of
-    its own, says that it is alive; the kernel drops that with the process.
+    A word in control has the reader's position. A lock on a byte of the file, by a separate
+    descriptor, says that it is alive; the kernel drops that with the process.
     """
 
     cdef object __weakref__
@@ -52,19 +52,19 @@ cdef class Hold:
         raise stays_here(self)
 
     def close(self):
-        """Hold nobody up any more."""
+        """Release the hold."""
         self.release()
 
     @property
     def position(self):
-        """Where the reader stands; 0 if it holds nobody up."""
+        """The position of the reader; 0 if it holds nothing."""
         cdef Control control = self.control
         if self.fd < 0 or control.words == NULL or control.generation != psk_fork_generation:
             return 0
         return psk_load64(control.words + PSK_C_HOLDS + self.slot * PSK_HOLD_BYTES)
 
     def move_over(self, Hold other not None):
-        """Be what ``other`` was, which is nothing any more: the ring is another file now."""
+        """Take over the hold of ``other``, which then holds nothing: the ring is another file now."""
         if other is self:
             raise Internal("a hold cannot move over to itself")
         self.release()
@@ -74,11 +74,11 @@ cdef class Hold:
         other.fd = -1
 
     cdef void move(self, uint64_t position) noexcept:
-        """Tell writers where the reader stands now."""
+        """Tell writers the reader's current position."""
         cdef Control control = self.control
         cdef char *at
         if self.fd < 0 or control.words == NULL or control.generation != psk_fork_generation:
-            return  # it was given up, and its slot may be another reader's
+            return  # it was released, and its slot may belong to another reader
         at = control.words + PSK_C_HOLDS + self.slot * PSK_HOLD_BYTES
         if psk_load64(at) == position:
             return
@@ -97,7 +97,7 @@ cdef class Hold:
 
 
 def try_lock_byte(int fd, uint64_t byte):
-    """Lock a byte of a file for the open file description of ``fd``; whether nobody else has."""
+    """Lock a byte of a file for the open file description of ``fd``; False if it is taken."""
     cdef int failed = psk_ofd_lock(fd, byte)
     if failed == EAGAIN or failed == EACCES:
         return False

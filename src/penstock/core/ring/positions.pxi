@@ -1,8 +1,8 @@
 # Rings: positions, and where an append goes.
 #
 # A place in a ring is a position, which only grows: offset = data offset + position % room. Frames
-# lie between `tail` and `head`, one after the other, and none goes past the end of a lap: what is
-# left there is skipped, behind a wrap frame if one fits.
+# are between `tail` and `head`, one after the other, and none crosses the end of a lap: the rest of
+# the lap is skipped, after a wrap frame if one fits.
 
 cdef inline uint64_t ring_offset(SegmentMap m, uint64_t position) noexcept nogil:
     return m.data_offset + position % m.ring_bytes
@@ -14,17 +14,17 @@ cdef inline uint64_t lap_room(SegmentMap m, uint64_t position) noexcept nogil:
 
 
 cdef inline uint64_t past_slack(SegmentMap m, uint64_t position) noexcept nogil:
-    """The position itself, or, where no header fits any more, the start of the next lap."""
+    """The position itself or, if no header fits there, the start of the next lap."""
     cdef uint64_t room = lap_room(m, position)
     return position if room >= PSK_FRAME_HEADER_BYTES else position + room
 
 
-cdef uint64_t ring_behind(SegmentMap m, uint64_t position, uint64_t head) noexcept nogil:
-    """Where the frame behind the one at ``position`` stands; 0 if their headers disagree.
+cdef uint64_t ring_after(SegmentMap m, uint64_t position, uint64_t head) noexcept nogil:
+    """The position of the frame after the one at ``position``; 0 if their headers disagree.
 
-    No checksum is looked at: the next header's way back confirms this one's length.
+    No checksum is verified: the next header's ``back`` confirms this one's length.
     """
-    cdef uint64_t room = lap_room(m, position), total, behind
+    cdef uint64_t room = lap_room(m, position), total, after
     cdef uint32_t commit
     cdef const char *p
     if room < PSK_FRAME_HEADER_BYTES:
@@ -34,46 +34,46 @@ cdef uint64_t ring_behind(SegmentMap m, uint64_t position, uint64_t head) noexce
     total = align8(PSK_FRAME_HEADER_BYTES + <uint64_t>commit - 1)
     if commit == 0 or total > room:
         return 0
-    behind = position + (room if p[PSK_FRAME_KIND] == PSK_KIND_WRAP else total)
-    if behind >= head:
-        return head if behind == head else 0
-    behind = past_slack(m, behind)
-    if behind > head:
+    after = position + (room if p[PSK_FRAME_KIND] == PSK_KIND_WRAP else total)
+    if after >= head:
+        return head if after == head else 0
+    after = past_slack(m, after)
+    if after > head:
         return 0
-    if behind < head and psk_get32(m.base + ring_offset(m, behind) + PSK_FRAME_BACK) != behind - position:
+    if after < head and psk_get32(m.base + ring_offset(m, after) + PSK_FRAME_BACK) != after - position:
         return 0
-    return behind
+    return after
 
 
 cdef inline bint is_seq(uint64_t seq) noexcept nogil:
-    """Whether an event can have that number, and there is one behind it."""
+    """Whether an event can have that number, and one after it exists."""
     return 0 < seq <= U64_MAX >> 1
 
 
 cdef inline bint is_ring_span(SegmentMap m, uint64_t tail, uint64_t head) noexcept nogil:
-    """Whether the frames of a ring can lie between two positions, which anybody may have written.
+    """Whether the frames of a ring can be between two positions, which are not trusted.
 
-    None comes so far that a sum of two overflows.
+    None is so large that a sum of two overflows.
     """
     return (tail | head) % 8 == 0 and tail <= head and head - tail <= m.ring_bytes and head >> 62 == 0
 
 
-cdef struct Place:
+cdef struct RingPlace:
     # Where an append goes in a ring.
     uint64_t position   # of its first frame
-    uint64_t end        # behind its last
-    uint64_t tail       # what the tail has to be before anything is overwritten
+    uint64_t end        # after its last
+    uint64_t tail       # the tail must be here before anything is overwritten
     bint wraps          # it begins a lap
 
 
 cdef enum Copies:
-    # Settings and producers are appended again before what they are known by is overwritten.
+    # Settings and producers are appended again before their frames are overwritten.
     NO_COPY = 0
     COPY_HERE = 1
-    COPY_ANEW = 2   # at the start of a lap, whatever is left of this one
+    COPY_ANEW = 2   # at the start of a lap, regardless of the rest of this one
 
 
-cdef void ring_put(SegmentMap m, uint64_t nbytes, uint64_t head, Copies copies, Place *place) noexcept nogil:
+cdef void ring_put(SegmentMap m, uint64_t nbytes, uint64_t head, Copies copies, RingPlace *place) noexcept nogil:
     cdef uint64_t room = lap_room(m, head)
     place.wraps = nbytes > room or (copies == COPY_ANEW and room < m.ring_bytes)
     place.position = head + room if place.wraps else head
@@ -83,17 +83,17 @@ cdef void ring_put(SegmentMap m, uint64_t nbytes, uint64_t head, Copies copies, 
 cdef struct Rule:
     # What an append may do to make room.
     uint32_t when_full   # drop, block or error
-    uint64_t reserve     # bytes that it has to leave free
+    uint64_t reserve     # bytes that it must leave free
 
 
-cdef Copies copy_due(const char *words, SegmentMap m, const Place *place, uint64_t reserve) noexcept nogil:
-    """Whether settings and producers have to be appended again before an append that goes there.
+cdef Copies copy_due(const char *words, SegmentMap m, const RingPlace *place, uint64_t reserve) noexcept nogil:
+    """Whether settings and producers must be appended again before an append at that place.
 
-    A copy that is being written overwrites what is there, and whoever writes it may die. So the one
-    before it has to be out of the way of the next one, wherever that goes: no append ends farther
-    than RING_STATE_REACH from it. Right behind a copy, which is one frame, or one of settings and
-    one of producers, the way is only too far if a lap ends between. What goes into the ``reserve``
-    behind an append never needs a copy.
+    A copy that is being written overwrites what is there, and its writer may die. So the previous copy
+    must not be where the next one is written, wherever that is: no append ends farther than
+    RING_STATE_REACH from it. Directly after a copy, which is one frame, or one of settings and one of
+    producers, the distance is only too large if a lap ends between. An append into the ``reserve``
+    never needs a copy.
     """
     cdef uint64_t state = psk_get64(words + PSK_C_STATE_POS), last = psk_get64(words + PSK_C_LAST_FRAME)
     cdef uint64_t settings = psk_get64(words + PSK_C_SETTINGS_POS)
@@ -106,27 +106,27 @@ cdef Copies copy_due(const char *words, SegmentMap m, const Place *place, uint64
 
 
 cdef bint is_whole(SegmentMap m, uint64_t position, uint64_t head) noexcept nogil:
-    """Whether the frame at a position has the right checksum; what is dropped damaged is reported."""
+    """Whether the frame at a position has the right checksum; damaged frames that are dropped are reported."""
     cdef uint64_t total = 0, room = lap_room(m, position)
     return room < PSK_FRAME_HEADER_BYTES or (
         frame_check(m.base + ring_offset(m, position), min(room, head - position), True, &total) == FRAME_GOOD)
 
 
 cdef uint64_t past_wraps(SegmentMap m, uint64_t position, uint64_t head) noexcept nogil:
-    """The position, or that of the frame behind the wrap frame there: to drop that costs nobody anything."""
-    cdef uint64_t at = past_slack(m, position), behind
+    """The position, or that of the frame after the wrap frame there: dropping a wrap frame loses nothing."""
+    cdef uint64_t at = past_slack(m, position), after
     if at < head and m.base[ring_offset(m, at) + PSK_FRAME_KIND] == PSK_KIND_WRAP:
-        behind = ring_behind(m, at, head)
-        return behind if behind else at
+        after = ring_after(m, at, head)
+        return after if after else at
     return at if at < head else position
 
 
 cdef int ring_place(
     char *words, SegmentMap m, int fd, uint64_t nbytes, uint64_t head, Copies copies, const Rule *rule,
-    Place *place,
+    RingPlace *place,
 ) noexcept nogil:
-    """Find room for ``nbytes`` bytes in one piece; nothing is stored yet."""
-    cdef uint64_t tail = psk_get64(words + PSK_C_TAIL), start = tail, need, behind
+    """Find room for ``nbytes`` contiguous bytes; nothing is stored yet."""
+    cdef uint64_t tail = psk_get64(words + PSK_C_TAIL), start = tail, need, after
     if not is_ring_span(m, tail, head):
         return TAIL
     ring_put(m, nbytes, head, copies, place)
@@ -135,12 +135,12 @@ cdef int ring_place(
     if place.end + rule.reserve - tail > m.ring_bytes:
         need = min(place.end + rule.reserve - m.ring_bytes, head)
         while tail < need:
-            behind = ring_behind(m, tail, head)
-            if behind == 0 or not is_whole(m, tail, head):
+            after = ring_after(m, tail, head)
+            if after == 0 or not is_whole(m, tail, head):
                 if rule.when_full == PSK_WHEN_FULL_DROP and place.end - tail <= m.ring_bytes:
-                    break  # there is room, though not as much as it should leave
+                    break  # there is room, but less than it should leave free
                 return TAIL
-            tail = behind
+            tail = after
         if (
             rule.when_full != PSK_WHEN_FULL_DROP
             and tail > past_wraps(m, start, head)
@@ -154,14 +154,14 @@ cdef int ring_place(
 
 
 cdef void ring_claim(
-    char *words, SegmentMap m, const Place *place, uint64_t head, Walk *w, uint64_t append_ns
+    char *words, SegmentMap m, const RingPlace *place, uint64_t head, Walk *w, uint64_t append_ns
 ) noexcept nogil:
-    """Make the place ready to be written: move the tail first, then end the lap if it ends here."""
+    """Prepare the place for writing: move the tail first, then end the lap if it ends here."""
     cdef Parts p
     cdef char *at
     if place.tail != psk_get64(words + PSK_C_TAIL):
         psk_store64(words + PSK_C_TAIL, place.tail)
-    psk_full_fence()  # whoever sees a byte of what follows sees this tail
+    psk_full_fence()  # a reader that sees any later byte also sees this tail
     psk_fail(FP_TAIL)
     if place.wraps and place.position - head >= PSK_FRAME_HEADER_BYTES:
         memset(&p, 0, sizeof(p))

@@ -1,20 +1,20 @@
-# Distrust of rings: check every frame of a private copy, go on behind what is damaged, and copy what is valid.
+# Verification of rings: check every frame of a private copy, continue after damage, and copy valid frames.
 
 cdef struct Check:
-    # Where a check stands.
+    # The state of a check.
     Walk w                # over all valid frames; its offsets are positions
     uint64_t frames
     uint64_t nbytes       # of those frames
-    bint free             # what stands before is not known: any way back, any seq from next_seq on
-    bint in_batch, broken # `broken`: the frame at w.offset is valid, but the batch before it is not whole
+    bint free             # what is before is not known: any `back`, any seq from next_seq on
+    bint in_batch, broken # `broken`: the frame at w.offset is valid, but the batch before it is incomplete
     uint32_t want_left
     # Copying: positions in the other ring.
     uint64_t out_at, out_last, out_batch, out_producer
-    bint flatten          # the batch has lost its beginning: its frames become batches of their own
+    bint flatten          # the batch has lost its beginning: its frames become single ones
 
 
 cdef FrameState check_order(RingMap m, Check *c, const char *p, uint64_t head, bint holes) noexcept nogil:
-    """Whether a valid frame belongs where the check stands."""
+    """Whether a valid frame is the expected one."""
     cdef Walk *w = &c.w
     cdef uint64_t at = w.offset, seq = psk_get64(p + PSK_FRAME_SEQ)
     cdef uint8_t kind = <uint8_t>p[PSK_FRAME_KIND]
@@ -35,7 +35,7 @@ cdef FrameState check_order(RingMap m, Check *c, const char *p, uint64_t head, b
 
 
 cdef void check_copy(RingMap out, Check *c, const char *p, uint64_t total, uint32_t left) noexcept nogil:
-    """Copy a valid frame to where it belongs in the other ring."""
+    """Copy a valid frame to its place in the other ring."""
     cdef char *dst = out.base + ring_offset(out, c.out_at)
     cdef uint64_t body = psk_get32(p) - 1
     cdef uint8_t kind = <uint8_t>p[PSK_FRAME_KIND]
@@ -58,7 +58,7 @@ cdef void check_copy(RingMap out, Check *c, const char *p, uint64_t total, uint3
 
 
 cdef void check_break(RingMap out, Check *c) noexcept nogil:
-    """The batch that was begun is not whole: make what was copied of it batches of their own."""
+    """The current batch is incomplete: make the frames that were copied of it single ones."""
     cdef char *dst
     cdef uint64_t at = c.out_batch
     if out is not None:
@@ -71,7 +71,7 @@ cdef void check_break(RingMap out, Check *c) noexcept nogil:
 
 
 cdef FrameState check_run(RingMap m, RingMap out, uint64_t head, bint holes, Check *c) noexcept nogil:
-    """Take valid frames while they last; the state of the first that is not, or FRAME_GOOD at the end."""
+    """Take consecutive valid frames; the state of the first invalid one, or FRAME_GOOD at the end."""
     cdef Walk *w = &c.w
     cdef uint64_t at, room, total = 0
     cdef uint32_t left
@@ -117,13 +117,13 @@ cdef FrameState check_run(RingMap m, RingMap out, uint64_t head, bint holes, Che
 def check_ring(
     RingMap m not None, uint64_t start, uint64_t head, *, bint holes, Py_ssize_t holes_max=1000, RingMap out=None
 ):
-    """Check every frame between two positions of a private copy, whose index is made anew meanwhile.
+    """Check every frame between two positions of a private copy, whose index is rebuilt meanwhile.
 
-    Returns the walk over all valid frames, how many they are, their bytes, the places that are
-    damaged and how many more there are. A place is (position, reason, expected seq, whether only a
-    batch breaks off, whether the frame is of a newer version, position of the next valid frame and
-    its seq, or None and None). With ``out``, an empty ring that is as large, valid frames are
-    copied there, one behind the other.
+    Returns the walk over all valid frames, their number, their bytes, the damaged
+    places and how many more there are. A place is (position, reason, expected seq, whether only a
+    batch is incomplete, whether the frame is of a newer version, position of the next valid frame and
+    its seq, or None and None). With ``out``, an empty ring of the same size, valid frames are copied
+    there, one after the other.
     """
     cdef Check c
     cdef FrameState state
@@ -136,7 +136,7 @@ def check_ring(
     if head < start or head - start > m.ring_bytes or (start | head) % 8 or not m.writable:
         raise Internal(f"{m.path}: cannot check positions {start} to {head}")
     if out is not None and (out.ring_bytes < m.ring_bytes or not out.writable):
-        raise Internal(f"{out.path}: cannot take what {m.path} holds")
+        raise Internal(f"{out.path}: cannot take the frames of {m.path}")
     memset(&c, 0, sizeof(Check))
     walk_start(&c.w, start, 0, 0, 0, True)
     c.free = True
@@ -160,7 +160,7 @@ def check_ring(
         if state == FRAME_GOOD or c.broken:
             check_break(out, &c)
             if len(places) < holes_max:
-                places.append((at, "a batch before it that is not whole", c.w.next_seq, True, False, None, None))
+                places.append((at, "an incomplete batch before it", c.w.next_seq, True, False, None, None))
             else:
                 more += 1
             continue
@@ -184,9 +184,9 @@ def check_ring(
 
 
 def compare_index(RingMap m not None, bytes was not None, uint64_t start, uint64_t head, bint strict):
-    """How many slots of an index lead astray, and the first; the index of ``m`` is as it should be.
+    """How many slots of an index are wrong, and the first of them; the index of ``m`` is right.
 
-    ``strict``: every frame is known, and nobody has written meanwhile.
+    ``strict``: every frame is known, and there was no write meanwhile.
     """
     cdef uint64_t i, told, wanted, astray = 0, first = 0
     cdef const char *told_at = PyBytes_AS_STRING(was)

@@ -1,10 +1,10 @@
-# Walks over the frames of a ring that nobody writes to: how both ends are found, and kept in order.
+# Walks over the frames of a ring without writers: they find and repair both ends.
 
 cdef class RingWalk(SegmentMap):
-    """The part of a ring's map for whoever has the ring for itself, or holds the write lock."""
+    """The part of a ring's map for the exclusive owner of the ring, or the holder of the write lock."""
 
     cdef int sound(self) except -1:
-        """Refuse a map whose ring or index does not lie in the file."""
+        """Refuse a map whose ring or index is not inside the file."""
         if self.ring_bytes < PSK_FRAME_HEADER_BYTES or self.ring_bytes % 8 or self.index_capacity >> 48 or (
             not self.has(self.data_offset, self.data_offset + self.ring_bytes)
             or not self.has(self.index_offset, self.index_offset + self.index_capacity * PSK_RING_SLOT_BYTES)
@@ -13,17 +13,17 @@ cdef class RingWalk(SegmentMap):
         return 0
 
     cdef object nonsense(self):
-        """The error for control that cannot be right."""
+        """The error for impossible control."""
         return Corrupt(
-            f"{self.path}: its control contradicts itself; close the log in every process and open it again",
+            f"{self.path}: its control is not consistent; close the log in every process and open it again",
             path=str(self.path), offset=PSK_RING_CONTROL_OFFSET,
         )
 
     def walk_ring(self, uint64_t limit, *, Walked resume not None, bint check=True):
-        """Walk whole batches from a position up to ``limit``; (`Walked`, state, position of the bad frame).
+        """Walk complete batches from a position up to ``limit``; (`Walked`, state, position of the bad frame).
 
-        ``resume`` has the position as ``offset``, and what else is known there. For whoever has the
-        ring for itself, or does not rely on what it finds.
+        ``resume`` has the position as ``offset``, and the other fields there. For the exclusive
+        owner of the ring, or callers that do not rely on the result.
         """
         cdef Walk w
         cdef uint64_t bad_at = 0
@@ -136,10 +136,10 @@ cdef class RingWalk(SegmentMap):
         return found, want_seq
 
     cdef uint64_t any_frame(self, uint64_t at, uint64_t *budget) noexcept nogil:
-        """Where the first valid frame from ``at`` on stands; ring_bytes if there is none, or the budget is spent.
+        """The first valid frame from ``at`` on; ring_bytes if there is none, or the budget is spent.
 
-        Both are offsets behind the data offset. It need not follow another one, or be followed: the
-        oldest frame leads back to what is overwritten, and the one behind a last one is of an old lap.
+        Both are relative to the data offset. It need not follow another one, or be followed: the oldest
+        frame leads back to overwritten bytes, and the one after a last one is of an old lap.
         """
         cdef const char *p
         cdef uint64_t total = 0
@@ -159,7 +159,7 @@ cdef class RingWalk(SegmentMap):
         return self.ring_bytes
 
     cdef uint64_t past_batch(self, uint64_t at) noexcept nogil:
-        """Where the batch ends that the valid frame at ``at`` belongs to, or the valid part of it."""
+        """The end of the batch of the valid frame at ``at``, or of its valid part."""
         cdef const char *p = self.base + self.data_offset + at
         cdef uint64_t total = 0
         cdef uint32_t left = 1
@@ -170,13 +170,13 @@ cdef class RingWalk(SegmentMap):
         return at
 
     def runs(self):
-        """Every run of valid frames in the file, for when nothing tells where the newest one is.
+        """Every run of valid frames in the file, if the place of the newest one is unknown.
 
-        Each is (offset behind the data offset, same of its end, seq of its first frame, seq behind
-        its last, whether it reaches the end of the lap). One that begins with an event, and not a
-        lap, is left out up to the end of that batch: the first frame of an append is valid last, and
-        this one may never have been. Also offset, seq and append_ns of the wrap frame that ends the
-        lap, if there is one: what lies behind it was left there laps ago.
+        Each is (offset relative to the data offset, same of its end, seq of its first frame, seq after
+        its last, whether it reaches the end of the lap). If one begins with an event that does not
+        start a lap, that batch is left out: the first frame of an append becomes valid last, and this
+        one may never have. Also offset, seq and append_ns of the wrap frame that ends the lap, if there
+        is one: bytes after it are from earlier laps.
         """
         cdef uint64_t at = 0, budget = 4 * self.ring_bytes, room = self.ring_bytes, bad_at
         cdef Walk w
@@ -204,11 +204,11 @@ cdef class RingWalk(SegmentMap):
                 if p[PSK_FRAME_KIND] == PSK_KIND_WRAP:
                     wrap = w.last_frame - room, psk_get64(p + PSK_FRAME_SEQ), psk_get64(p + PSK_FRAME_APPEND_NS)
                 at = w.offset - room
-            else:  # a batch that is not whole, or no frame
+            else:  # an incomplete batch, or no frame
                 at = max(bad_at - room, at + 8)
 
     def zero_from(self, uint64_t start, uint64_t stop):
-        """Zero the bytes from one position to another that are not zero; whether there were any."""
+        """Zero the bytes from one position to another; returns whether any were not zero."""
         cdef uint64_t n, at
         cdef bint some = False
         self.sound()
@@ -228,7 +228,7 @@ cdef class RingWalk(SegmentMap):
     def frame_at(self, uint64_t position, uint64_t tail, uint64_t head):
         """Kind, seq, key and value of the valid frame at a position; None if there is none.
 
-        For whoever holds the write lock or has the ring for itself.
+        For the holder of the write lock or the exclusive owner of the ring.
         """
         cdef uint64_t total = 0
         cdef const char *p
@@ -243,23 +243,23 @@ cdef class RingWalk(SegmentMap):
         return <int>p[PSK_FRAME_KIND], event.seq, event.key, value
 
     def skip_damage(self, uint64_t tail, uint64_t need, uint64_t head):
-        """Where the first valid frame at or behind ``need`` stands, going on from ``tail``; ``head`` if none.
+        """The first valid frame at or after ``need``, searched from ``tail``; ``head`` if there is none.
 
-        And how many bytes of damaged frames lie before it. Under the write lock.
+        Also the bytes of damaged frames before it. Under the write lock.
         """
-        cdef uint64_t at = tail, behind, next_at, stop, budget = 4 * self.ring_bytes, lost = 0
+        cdef uint64_t at = tail, after, next_at, stop, budget = 4 * self.ring_bytes, lost = 0
         self.sound()
         if not is_ring_span(self, tail, head) or need > head:
             raise self.nonsense()
         with nogil:
             while at < head:
-                behind = ring_behind(self, at, head)
-                if at >= need and behind:
+                after = ring_after(self, at, head)
+                if at >= need and after:
                     break
-                if behind:
+                if after:
                     if not is_whole(self, at, head):
-                        lost += behind - at
-                    at = behind
+                        lost += after - at
+                    at = after
                     continue
                 stop = ring_offset(self, at) + min(lap_room(self, at), head - at)
                 next_at = self.next_valid(ring_offset(self, at), stop, 0, U64_MAX, 0, True, &budget)

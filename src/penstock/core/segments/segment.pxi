@@ -1,7 +1,7 @@
 # Segments: the map of one file, its index, and the walk over its frames.
 
 cdef struct Walk:
-    # Where a walk over frames stands. Everything up to `offset` belongs to whole, valid batches.
+    # The state of a walk over frames. All up to `offset` belongs to complete, valid batches.
     uint64_t offset
     uint64_t next_seq
     uint64_t last_append_ns
@@ -31,7 +31,7 @@ cdef struct Walk:
 cdef void walk_start(
     Walk *w, uint64_t data_offset, uint64_t base_seq, uint64_t append_ns, uint64_t event_max_ns, bint monotone
 ) noexcept nogil:
-    """Stand at the start of a segment; the times are those of the log before it."""
+    """Start at the start of a segment; the times are those of the log before it."""
     memset(w, 0, sizeof(Walk))
     w.offset = data_offset
     w.next_seq = base_seq
@@ -49,9 +49,9 @@ cdef void walk_start(
 
 @cython.final
 cdef class Walked:
-    """Where a walk over frames stands, as Python sees it; the fields are those of the struct `Walk`.
+    """The state of a walk over frames, for Python; the fields are those of the struct `Walk`.
 
-    Made from nothing, it stands at offset 0 before seq 1; in a ring, offsets are positions.
+    By default it is at offset 0 before seq 1; in a ring, offsets are positions.
     """
 
     cdef public uint64_t offset, next_seq, last_append_ns, last_frame, event_max_ns, settings_offset, producer_offset
@@ -158,7 +158,7 @@ cdef inline void walk_block(Walk *w, char *index, uint64_t at, uint64_t seq, uin
 
 
 cdef inline uint32_t topic_bit(const char *topic, uint16_t n) noexcept nogil:
-    """The bit that stands for a topic in index entries; other topics may have the same."""
+    """The bit of a topic in index entries; other topics may have the same."""
     return <uint32_t>1 << (<uint32_t>~psk_crc(0xFFFFFFFF, topic, n) >> 27) if n else 1
 
 
@@ -174,13 +174,13 @@ cdef inline void walk_event_time(Walk *w, uint64_t event_ns) noexcept nogil:
 
 
 cdef inline void walk_accept(Walk *w, const char *p, uint64_t total, char *index) noexcept nogil:
-    """Take one valid frame into the walk; ``index`` may be NULL."""
+    """Add one valid frame to the walk; ``index`` may be NULL."""
     w.digest = psk_crc(w.digest, p, PSK_FRAME_SEQ)
     walk_take(w, p, total, index)
 
 
 cdef inline void walk_take(Walk *w, const char *p, uint64_t total, char *index) noexcept nogil:
-    """Take one valid frame into the walk, but for the digest."""
+    """Add one valid frame to the walk, except to the digest."""
     cdef uint64_t seq = psk_get64(p + PSK_FRAME_SEQ)
     cdef uint64_t append_ns = psk_get64(p + PSK_FRAME_APPEND_NS)
     cdef uint64_t event_ns
@@ -218,10 +218,10 @@ cdef inline void walk_take(Walk *w, const char *p, uint64_t total, char *index) 
 cdef FrameState walk_frames(
     const char *base, uint64_t limit, bint holes, bint check_crc, Walk *w, char *index, uint64_t *bad_at
 ) noexcept nogil:
-    """Walk whole batches from ``w.offset`` while they are valid, at most to ``limit``.
+    """Walk complete batches from ``w.offset`` while they are valid, at most to ``limit``.
 
-    Returns FRAME_GOOD at the limit or behind a roll frame, else the state of the first frame that
-    is not valid, with its offset in ``bad_at``. A batch is taken whole or not at all; without
+    Returns FRAME_GOOD at the limit or after a roll frame, else the state of the first invalid frame,
+    with its offset in ``bad_at``. A batch is walked completely or not at all; without
     ``check_crc``, which is for segments that have rolled, frame by frame.
     """
     cdef uint64_t at, total = 0, seq, want_seq, previous, batch_end
@@ -299,7 +299,7 @@ cdef inline uint64_t index_find(const char *index, uint64_t count, uint64_t seq)
 cdef inline void prefetch_frames(
     const char *base, uint64_t at, uint64_t end, uint64_t frames, uint64_t steps
 ) noexcept nogil:
-    """Ask for the headers that a walk of ``steps`` frames will need, as if all were of one size, and for the last one."""
+    """Prefetch the headers for a walk of ``steps`` frames, as if all had one size, and the last one."""
     cdef uint64_t size, i
     if frames == 0 or steps > frames:
         return
@@ -328,23 +328,23 @@ cdef class SegmentMap:
 
     cdef char *base
     cdef size_t mapped
-    cdef char *own_index           # built here when the file has none that can be trusted
+    cdef char *own_index           # built here if the one in the file cannot be trusted
     cdef uint64_t own_index_count
     cdef uint32_t fork_generation
     cdef public int fd
     cdef public object path
     cdef public object summary     # the footer's fields, once sealed
-    cdef public bytes settings     # of its checked header: the settings it began with, as JSON
+    cdef public bytes settings     # from its checked header: the settings at its start, as JSON
     cdef public uint64_t file_bytes
     cdef public uint64_t base_seq
     cdef public uint64_t number
     cdef public uint64_t generation
     cdef public uint64_t data_offset
     cdef public uint64_t data_end    # sealed: end of frames; else 0
-    cdef public uint64_t frames_end  # appends stop here: the roll frame and the footer lie behind
+    cdef public uint64_t frames_end  # appends stop here: the roll frame and the footer come after
     cdef public uint64_t append_max  # bytes of the largest append
     cdef public uint64_t ring_bytes  # of a ring: bytes of one lap; else 0
-    cdef public uint64_t reserve     # of a ring that does not drop: bytes that are left for settings
+    cdef public uint64_t reserve     # of a ring that does not drop: bytes that stay free for settings
     cdef public uint64_t index_offset
     cdef public uint64_t index_capacity
     cdef public uint64_t index_count  # sealed: entries in the file
@@ -355,12 +355,12 @@ cdef class SegmentMap:
     cdef public uint64_t prior_event_max_ns
     cdef public bint prior_monotone
     cdef public bint writable
-    cdef public int home_fd          # of its directory, as long as appends go here; -1: none is watched
-    cdef uint64_t looked_ns          # when an append last looked whether both still have a name
+    cdef public int home_fd          # of its directory, while appends are made here; -1: none is checked
+    cdef uint64_t looked_ns          # when an append last checked whether both still have a name
     cdef public Coder coder          # of the handle that reads through this map
 
     def __cinit__(self, given_fd, path=None, uint64_t mapped=0, bint writable=False):
-        """Map ``mapped`` bytes of ``given_fd``, which this object owns from now on."""
+        """Map ``mapped`` bytes of ``given_fd``, which this object then owns."""
         cdef void *at
         cdef int failed, fd
         self.base = NULL
@@ -368,11 +368,11 @@ cdef class SegmentMap:
         self.fd = -1
         self.settings = b""
         self.home_fd = -1
-        if given_fd is INSIDE:  # its memory is not a file's
+        if given_fd is INSIDE:  # its memory does not belong to a file
             return
         fd = given_fd
         if fd < 0 or mapped == 0 or not isinstance(path, str):
-            raise Usage(f"a map needs an open file, its path and a length, got {given_fd!r}, {path!r}, {mapped}")
+            raise Usage(f"a map must have an open file, its path and a length, got {given_fd!r}, {path!r}, {mapped}")
         self.fork_generation = psk_fork_generation
         self.path = path
         self.writable = writable
@@ -409,10 +409,10 @@ cdef class SegmentMap:
         self.fd = -1
 
     def grown(self):
-        """Look at the file's size again; the mapped part of it.
+        """Read the file's size again; returns the mapped part of it.
 
-        The GIL is held from the look to the note of it: a thread that looked before the file grew
-        must not note what it saw behind one that looked afterwards, and has begun to write there.
+        The GIL is held from reading the size to storing it: a thread that read it before the file grew
+        must not store it after a thread that read it later, and has begun to write there.
         """
         cdef bytes name = b""
         cdef int64_t found
@@ -432,14 +432,14 @@ cdef class SegmentMap:
     cpdef uint64_t published(self, uint64_t head) except? 0:
         """Where the published frames of this segment end, at most, given the log's head."""
         cdef uint64_t end
-        if self.number != head >> 32:
+        if self.number != position_unpack(head).number:
             return self.grown()
-        end = head & OFFSET_MASK
+        end = position_unpack(head).offset
         if end > self.readable_end():
             self.grown()
             if end > self.readable_end():
                 raise Corrupt(
-                    f"{self.path}: is cut short at {self.file_bytes} bytes, control knows of {end}; "
+                    f"{self.path}: is cut short at {self.file_bytes} bytes, but control says {end}; "
                     "close the log in every process and open it again, or run verify",
                     path=str(self.path), offset=self.file_bytes,
                 )
@@ -485,7 +485,7 @@ cdef class SegmentMap:
                 start += step
 
     def let_go(self, uint64_t start, uint64_t stop):
-        """Unmap the whole pages from ``start`` to ``stop`` until somebody needs them again."""
+        """Unmap the full pages from ``start`` to ``stop`` until they are used again."""
         start = (start + PSK_PAGE - 1) // PSK_PAGE * PSK_PAGE
         stop = stop // PSK_PAGE * PSK_PAGE
         if start < stop <= self.mapped:
@@ -493,10 +493,10 @@ cdef class SegmentMap:
                 psk_let_go(self.base + start, stop - start)
 
     def touch_singly(self, uint64_t start, uint64_t stop):
-        """Have pages from ``start`` to ``stop`` come one by one as they are touched, without those behind them.
+        """Make pages from ``start`` to ``stop`` fault one by one, without reading ahead.
 
-        The kernel reads ahead where it does not find a page, and that may be megabytes. To write
-        into a fresh index would have it make pages for all frames that are still to come.
+        The kernel reads ahead at a missing page, and that may be megabytes: writing into a new index
+        would make it create pages for all frames that are still to come.
         """
         if start % PSK_PAGE == 0 and start < stop <= self.mapped:
             psk_touch_singly(self.base + start, stop - start)
@@ -504,7 +504,7 @@ cdef class SegmentMap:
     def redirty(self, uint64_t start, uint64_t stop):
         """Mark the pages from ``start`` to ``stop`` as changed, so that the next sync writes them.
 
-        It changes no byte, even while others append: the store is an atomic "or" with nothing.
+        It changes no byte, even while others append: the store is an atomic "or" with 0.
         """
         if stop > self.mapped or stop > self.file_bytes or not self.writable:
             raise Internal(f"{self.path}: cannot mark bytes {start} to {stop}")
@@ -521,7 +521,7 @@ cdef class SegmentMap:
         memcpy(self.base + offset, &view[0], <size_t>view.shape[0])
 
     def restamp(self, uint64_t limit, uint64_t seq_shift, uint64_t append_ns):
-        """Give all frames up to ``limit`` other seqs and another time; of a private segment only."""
+        """Give all frames up to ``limit`` other seqs and another time; only for a private segment."""
         cdef uint64_t at = self.data_offset, total = 0
         cdef FrameState state = FRAME_GOOD
         cdef char *p
@@ -541,7 +541,7 @@ cdef class SegmentMap:
             raise self.damage(at, state)
 
     def write_frame(self, uint64_t offset, kind, body, uint64_t seq, uint64_t append_ns, uint64_t last_frame):
-        """Write and commit a control frame; under the write lock. Returns the offset behind it."""
+        """Write and commit a control frame; under the write lock. Returns the offset after it."""
         cdef Parts p
         cdef bytes raw = bytes(body)
         cdef uint64_t n = <uint64_t>len(raw)
@@ -567,7 +567,7 @@ cdef class SegmentMap:
     def frame_body(self, uint64_t offset, int kind):
         """The body of the valid frame of that kind at ``offset``."""
         cdef uint64_t total = 0
-        cdef uint64_t end = self.grown()  # others may have made it longer
+        cdef uint64_t end = self.grown()  # another process may have made it longer
         cdef FrameState state = FRAME_LENGTH
         if self.data_offset <= offset < end and offset % 8 == 0:
             state = frame_check(self.base + offset, end - offset, True, &total)
@@ -579,9 +579,9 @@ cdef class SegmentMap:
             self.base + offset + PSK_FRAME_HEADER_BYTES, <Py_ssize_t>(psk_get32(self.base + offset) - 1))
 
     def damage(self, uint64_t offset, int state, last_seq=None, seq=None):
-        """The error for a frame at ``offset`` that is not what belongs there.
+        """The error for a frame at ``offset`` that is not the expected one.
 
-        ``last_seq`` is the last one before it, or ``seq`` its own, as far as they are known.
+        ``last_seq`` is the last one before it, or ``seq`` its own, if known.
         """
         kind = UnsupportedVersion if state == FRAME_KIND else Corrupt
         after = f", after seq {last_seq}" if last_seq is not None else (
@@ -599,7 +599,7 @@ cdef class SegmentMap:
             self.prior_monotone)
 
     def at_start(self):
-        """A walk that stands at the start of the segment."""
+        """A walk at the start of the segment."""
         cdef Walk w
         self.walk_begin(&w)
         return walked(&w)
@@ -610,8 +610,8 @@ cdef class SegmentMap:
     ):
         """Walk valid batches up to ``limit``; return (`Walked`, state, offset of the bad frame).
 
-        ``resume`` is where an earlier walk stood. With ``index_from`` the walk begins at that many
-        published index entries instead of at the segment's start, and goes on from the frames.
+        ``resume`` is the state of an earlier walk. With ``index_from`` the walk begins at that many
+        published index entries instead of at the segment's start, and continues from the frames.
         """
         cdef Walk w
         cdef uint64_t bad_at = 0, total = 0, i, index_end
@@ -659,7 +659,7 @@ cdef class SegmentMap:
         return walked(&w), <int>state, (bad_at if state != FRAME_GOOD else 0)
 
     cdef int build_index(self) except -1:
-        """Index the frames in private memory: for a segment whose own index cannot be used."""
+        """Index the frames in private memory: for a segment whose index cannot be used."""
         cdef uint64_t limit = self.grown()
         cdef uint64_t capacity = limit // PSK_INDEX_STEP + 2
         cdef uint64_t bad_at = 0
@@ -677,7 +677,7 @@ cdef class SegmentMap:
         return 0
 
     cdef char *index_for(self, LogCore log, uint64_t *count) except NULL:
-        """The index to use for this segment just now, and how many entries of it are valid."""
+        """The index to use for this segment now, and how many entries of it are valid."""
         cdef char *words
         if self.data_end:
             if not self.index_checked:
@@ -694,17 +694,27 @@ cdef class SegmentMap:
                 self.build_index()
         else:
             words = log.words_or_null()
-            if words != NULL and psk_load64(words + PSK_C_HEAD) >> 32 == self.number:
+            if words != NULL and position_unpack(psk_load64(words + PSK_C_HEAD)).number == self.number:
                 count[0] = psk_load64(words + PSK_C_INDEX_COUNT)
-                if psk_load64(words + PSK_C_HEAD) >> 32 == self.number and count[0] <= self.index_capacity:
+                if position_unpack(psk_load64(words + PSK_C_HEAD)).number == self.number and count[0] <= self.index_capacity:
                     return self.base + self.index_offset
             if self.own_index == NULL:
                 self.build_index()
         count[0] = self.own_index_count
         return self.own_index
 
+    cpdef bint rules_out(self, object topics, object since_ns, object until_ns) except -1:
+        """Whether the summary of a sealed segment tells that no event has one of the topics and such a time."""
+        cdef object s = self.summary
+        return s is not None and (
+            s.count == 0
+            or s.event_max_ns < since_ns
+            or s.event_min_ns > until_ns
+            or (topics is not None and s.topics is not None and s.topics.isdisjoint(topics))
+        )
+
     def offset_near(self, LogCore log not None, uint64_t seq):
-        """Offset of the block of frames that ``seq`` falls into, as the index has it."""
+        """Offset of the block of frames that contains ``seq``, according to the index."""
         return self.block_near(log, seq)
 
     cdef uint64_t block_near(self, LogCore log, uint64_t seq) except? 0:
@@ -719,9 +729,9 @@ cdef class SegmentMap:
         return psk_get32(index + (block - 1) * PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_OFFSET)
 
     cdef uint64_t block_about(self, LogCore log, uint64_t seq) noexcept:
-        """What ``block_near`` would say, as far as it is known without reading much; else U64_MAX.
+        """The result of ``block_near`` if it is known without much reading; else U64_MAX.
 
-        Nobody has checked it, so that it is good for an estimate only.
+        It is not checked, so it is only an estimate.
         """
         cdef char *index = self.base + self.index_offset
         cdef char *words = log.words_or_null()
@@ -731,7 +741,7 @@ cdef class SegmentMap:
             count = self.own_index_count
         elif self.data_end:
             count = self.index_count
-        elif words != NULL and psk_load64(words + PSK_C_HEAD) >> 32 == self.number:
+        elif words != NULL and position_unpack(psk_load64(words + PSK_C_HEAD)).number == self.number:
             count = psk_load64(words + PSK_C_INDEX_COUNT)
         if count == 0 or (index != self.own_index and count > self.index_capacity):
             return U64_MAX
@@ -755,7 +765,7 @@ cdef class SegmentMap:
         self, uint64_t bad_at, uint64_t limit, uint64_t seq, uint64_t seq_max, uint64_t append_ns,
         bint holes, uint64_t *budget,
     ) noexcept nogil:
-        """Offset of the next valid frame behind the damaged one at ``bad_at``; 0 if there is none."""
+        """Offset of the next valid frame after the damaged one at ``bad_at``; 0 if there is none."""
         cdef Search s
         cdef Find found
         if limit - bad_at < PSK_FRAME_HEADER_BYTES:
@@ -772,12 +782,12 @@ cdef class SegmentMap:
 
         If there is none: of the roll frame, or ``limit`` in a segment that has not rolled. Damage
         on the way there is passed over. Damage where the event should be is an error; with
-        ``skip`` the next event that is valid counts.
+        ``skip`` the next valid event is used.
         """
         cdef uint64_t count = 0, block = 0, at, next_at, found = 0
         cdef char *index = NULL
         cdef char *entry
-        if seq > self.base_seq:  # to the first event it is not far, and an index may have to be made
+        if seq > self.base_seq:  # the first event is near, but an index may have to be built
             index = self.index_for(log, &count)
             block = index_find(index, count, seq)
         while block:
@@ -794,7 +804,7 @@ cdef class SegmentMap:
                             seq - psk_get64(entry + PSK_INDEX_ENTRY_SEQ))
                 if self.seek_from(at, True, seq, limit, skip, &found):
                     return found
-            block -= 1  # the entry, or the frame that it names, is damaged: begin further up
+            block -= 1  # the entry, or the frame that it names, is damaged: begin earlier
         self.seek_from(self.data_offset, False, seq, limit, skip, &found)
         return found
 
@@ -820,14 +830,14 @@ cdef class SegmentMap:
                     or (indexed and here > seq)
                 ):
                     state = FRAME_ORDER
-                elif p[PSK_FRAME_KIND] == PSK_KIND_ROLL or here > seq:  # before it ends the search
+                elif p[PSK_FRAME_KIND] == PSK_KIND_ROLL or here > seq:  # the search ends before it
                     state = frame_check(p, limit - at, True, &total)
             if state != FRAME_GOOD:
                 if indexed:
                     return False
                 bad_at = at
                 if previous and frame_check(self.base + previous, limit - previous, True, &total) != FRAME_GOOD:
-                    bad_at = previous  # its length may be what is wrong
+                    bad_at = previous  # its length may be wrong
                     want = want_before
                 next_at = self.next_valid(bad_at, limit, want, U64_MAX, 0, holes, &budget)
                 if next_at == 0 and not skip:
@@ -914,7 +924,7 @@ cdef class SegmentMap:
         return found
 
     def end_of_frames(self, LogCore log not None):
-        """Offset behind the last frame of a closed segment that is not sealed."""
+        """Offset after the last frame of a closed segment that is not sealed."""
         cdef uint64_t at = self.last_offset(log, self.grown())
         if at == 0:
             return self.data_offset
@@ -933,10 +943,10 @@ cdef class SegmentMap:
         return at - back
 
     def stranded(self, uint64_t start, uint64_t limit, uint64_t seq):
-        """Whether whole events with a seq from ``seq`` on lie somewhere between ``start`` and ``limit``.
+        """Whether valid events with a seq from ``seq`` on are anywhere between ``start`` and ``limit``.
 
-        The frames of one batch whose first frame was never published do not count: that is what
-        a writer leaves that died inside a batch.
+        The frames of one batch whose first frame was never published do not count: a writer
+        that died inside a batch leaves those.
         """
         cdef Search s
         cdef uint64_t back
@@ -963,7 +973,7 @@ cdef class SegmentMap:
     def topics(self, uint64_t start, uint64_t limit):
         """The distinct topics of the events from ``start`` to ``limit``, as a set of bytes."""
         cdef uint64_t at = start, total = 0
-        cdef const char *seen[TOPIC_SLOTS]  # frames whose topics were found, by hash of the topic
+        cdef const char *seen[TOPIC_SLOTS]  # frames with the topics found so far, by hash of the topic
         cdef uint32_t slot
         cdef uint16_t n
         cdef FrameState state = FRAME_GOOD

@@ -1,5 +1,5 @@
-# Distrust: finding the next valid frame behind a damaged one, and FrameScan, which checks every frame of
-# a segment in private memory. Nothing here maps a file or believes a length.
+# Verification: find the next valid frame after a damaged one; and FrameScan, which checks every frame of
+# a segment in private memory. Nothing here maps a file or trusts a length.
 
 cdef enum:
     FRAME_BYTES_MAX = (
@@ -11,7 +11,7 @@ cdef enum Find:
     FIND_NONE = 0
     FIND_HIT = 1     # the next valid frame is at `at`
     FIND_MORE = 2    # give the bytes from `at` on
-    FIND_SUM = 3     # the frame at `at` is longer than what was given: say whether its checksum is right
+    FIND_SUM = 3     # the frame at `at` is longer than the given bytes: say whether its checksum is right
 
 
 cdef enum:
@@ -21,20 +21,20 @@ cdef enum:
 
 
 cdef struct Search:
-    # A search for the next valid frame behind a damaged one.
-    uint64_t bad_at      # where the damaged frame stands
+    # A search for the next valid frame after a damaged one.
+    uint64_t bad_at      # offset of the damaged frame
     uint64_t limit       # no frame goes past it
     uint64_t batch_limit # nor a batch past that
-    uint64_t at          # the place to look at next
+    uint64_t at          # the next place to check
     uint64_t seq         # the seq that was expected at bad_at
     uint64_t seq_max     # no seq can be above it
     uint64_t append_ns   # of the last valid frame
-    uint64_t later       # first valid frame whose `back` leads behind the damaged one; 0: none
-    uint64_t dirty       # first place from bad_at on that holds anything but zeros
-    uint64_t budget      # bytes of checksums, and of looking past `later`, that may still be spent
+    uint64_t later       # first valid frame whose `back` leads to after the damaged one; 0: none
+    uint64_t dirty       # first place from bad_at on that is not zero
+    uint64_t budget      # bytes of checksums, and of searching past `later`, that may still be spent
     int sum              # verdict on the long frame at `at`
     bint holes           # seqs need not go up by ones
-    bint jumping         # `at` is where the damaged frame says that it ends
+    bint jumping         # `at` is the end that the damaged frame gives
     bint eager           # `later` is good enough
 
 
@@ -42,7 +42,7 @@ cdef void search_begin(
     Search *s, const char *p, uint64_t bad_at, uint64_t limit, uint64_t seq, uint64_t append_ns,
     bint holes, uint64_t budget,
 ) noexcept nogil:
-    """Prepare a search behind the damaged frame whose first 8 bytes are at ``p``."""
+    """Prepare a search after the damaged frame whose first 8 bytes are at ``p``."""
     cdef uint64_t commit = psk_get32(p)
     cdef uint64_t total = align8(PSK_FRAME_HEADER_BYTES + commit - 1)
     memset(s, 0, sizeof(Search))
@@ -60,10 +60,10 @@ cdef void search_begin(
 
 
 cdef inline uint64_t plausible(const Search *s, const char *p, uint64_t at) noexcept nogil:
-    """How far the frame at ``p`` says it is behind the damaged place; 0 if it cannot be a frame.
+    """The distance of the frame at ``p`` from the damaged place, as it says; 0 if it cannot be a frame.
 
-    Everything that costs no checksum is looked at, so that bytes inside somebody's value, even
-    whole frames of another log, are hardly ever taken for an event.
+    All that needs no checksum is checked, so that bytes inside a value, even complete frames of
+    another log, are almost never taken for an event.
     """
     cdef uint64_t distance = at - s.bad_at
     cdef uint64_t back = psk_get32(p + PSK_FRAME_BACK)
@@ -92,20 +92,20 @@ cdef inline uint64_t plausible(const Search *s, const char *p, uint64_t at) noex
     if key_len != PSK_NO_KEY:
         parts += key_len
     if flags & PSK_FLAG_EVENT_TIME:
-        parts += 8
+        parts += PSK_EVENT_TIME_BYTES
     return back if parts <= commit - 1 else 0
 
 
 cdef Find find_frame(Search *s, const char *data, uint64_t start, uint64_t length) noexcept nogil:
-    """Find the next valid frame behind a damaged one.
+    """Find the next valid frame after a damaged one.
 
-    1. Look where the damaged frame itself says that it ends.
-    2. Else look at every multiple of 8 behind it. A plausible frame whose checksum is right and
-       whose ``back`` leads to the damaged place is the one.
-    3. One whose ``back`` leads to a place behind it may follow more frames that are damaged, or be
-       somebody's value: it is taken if no frame behind it leads to the damaged place.
+    1. Check where the damaged frame itself says that it ends.
+    2. Else check every multiple of 8 after it. A plausible frame with the right checksum whose
+       ``back`` leads to the damaged place is the one.
+    3. One whose ``back`` leads to a later place may follow more damaged frames, or be part of a
+       value: it is used if no frame after it leads to the damaged place.
 
-    ``data`` holds the ``length`` bytes of the file from ``start`` on; a caller that has not got all
+    ``data`` has the ``length`` bytes of the file from ``start`` on; a caller that does not have all
     of them is told what to give next. The budget bounds checksums, so hostile bytes cost no more
     than a few times their length.
     """
@@ -163,7 +163,7 @@ cdef enum:
 cdef enum ScanMode:
     MODE_FRAMES = 0
     MODE_SEARCH = 1
-    MODE_LAND = 2    # found; the header has to be in the window
+    MODE_LAND = 2    # found; the header must be in the window
 
 
 cdef enum ScanStatus:
@@ -181,19 +181,19 @@ _SCAN_STATUS = ("more", "sum", "damaged", "batch", "found", "lost", "long", "end
 
 
 cdef class FrameScan:
-    """Checks the frames of one segment, given piece by piece; repair has it copy them as well.
+    """Checks the frames of one segment, given piece by piece; for repair it also copies them.
 
-    ``run()`` goes on until it wants something, and says what:
+    ``run()`` continues until it needs something, and returns what:
 
     "more"      ``feed`` the bytes of the file from ``at`` on
-    "sum"       the frame at ``at`` is longer than what was fed: say with ``summed`` whether its
+    "sum"       the frame at ``at`` is longer than the bytes fed: say with ``summed`` whether its
                 checksum is right
     "long"      copying: the frame at ``at`` is valid and too long to copy here
-    "damaged"   the frame at ``at`` is not valid; run again to look for the next one
-    "batch"     the frame at ``at`` is valid, but the batch before it is not whole
+    "damaged"   the frame at ``at`` is not valid; run again to search for the next one
+    "batch"     the frame at ``at`` is valid, but the batch before it is incomplete
     "found"     the next valid frame is at ``at``
     "lost"      there is none
-    "end"       behind a roll frame, or at the limit
+    "end"       after a roll frame, or at the limit
     """
 
     cdef Walk w
@@ -223,7 +223,7 @@ cdef class FrameScan:
     cdef bint topics_overflow
     cdef uint64_t words[DIGEST_WORDS]  # first 8 bytes of frames that are not in the digest yet
     cdef int words_count
-    # What valid frames behind `watch` have in common: those of one batch have all of it.
+    # What valid frames after `watch` share: those of one batch share all of it.
     cdef uint64_t watch, watch_ns, watch_sum
     cdef bint watch_any, watch_mixed
     # Copying.
@@ -277,37 +277,37 @@ cdef class FrameScan:
 
     @property
     def at(self):
-        """The place that the last answer of ``run`` speaks of."""
+        """The place of the last answer of ``run``."""
         return self.search.at if self.mode != MODE_FRAMES else self.w.offset
 
     @property
     def reason(self):
-        """What is wrong with the frame that is damaged."""
+        """What is wrong with the damaged frame."""
         return _FRAME_STATES[self.state]
 
     @property
     def unknown_kind(self):
-        """Whether the frame that is damaged is intact, but of a newer Penstock."""
+        """Whether the damaged frame is intact, but of a newer Penstock."""
         return self.state == FRAME_KIND
 
     @property
     def batch_start(self):
-        """Where the batch that is not whole yet begins; None between batches."""
+        """The start of the incomplete batch; None between batches."""
         return self.before.offset if self.in_batch else None
 
     @property
     def batch_sum(self):
-        """seq + batch_left of the events of the batch that is not whole yet."""
+        """seq + batch_left of the events of the incomplete batch."""
         return self.w.next_seq + self.want_left
 
     @property
     def dirty(self):
-        """Behind a search: the first place that holds anything but zeros; None if there is none."""
+        """After a search: the first place that is not zero; None if there is none."""
         return None if self.search.dirty == U64_MAX else self.search.dirty
 
     @property
     def exhausted(self):
-        """Whether a search gave up because it would have taken too long."""
+        """Whether a search stopped because it would have taken too long."""
         return self.budget < PSK_FRAME_HEADER_BYTES
 
     def walked(self):
@@ -315,17 +315,17 @@ cdef class FrameScan:
         return walked(&self.w)
 
     def walked_before(self):
-        """The fields as they were before the batch that is not whole yet; else as they are."""
+        """The fields before the incomplete batch, if there is one; else the current ones."""
         if self.in_batch:
             return walked(&self.before), self.before_frames
         return walked(&self.w), self.frames
 
     def walked_at_mark(self):
-        """The fields as they were when the walk reached ``mark``."""
+        """The fields when the walk reached ``mark``."""
         return walked(&self.marked)
 
     def index_bytes(self):
-        """The index that the frames want, the open block not included."""
+        """The index for the frames, without the open block."""
         return PyBytes_FromStringAndSize(
             self.index, <Py_ssize_t>(self.w.index_count * PSK_INDEX_ENTRY_BYTES))
 
@@ -338,12 +338,12 @@ cdef class FrameScan:
         found = []
         while at < self.topic_used:
             n = psk_get16(self.topic_bytes + at)
-            found.append(PyBytes_FromStringAndSize(self.topic_bytes + at + 2, n))
-            at += 2 + n
+            found.append(PyBytes_FromStringAndSize(self.topic_bytes + at + PSK_TOPIC_ENTRY_BYTES, n))
+            at += PSK_TOPIC_ENTRY_BYTES + n
         return frozenset(found)
 
     def watch_from(self):
-        """From here on, note whether valid frames could be of one batch."""
+        """From here on, record whether valid frames could be of one batch."""
         self.watch = self.w.offset
         self.watch_any = self.watch_mixed = False
 
@@ -387,13 +387,13 @@ cdef class FrameScan:
         self.long_done = True
 
     def drain(self):
-        """What was copied since the last call: bytes that end at ``out_at``."""
+        """The bytes copied since the last call; they end at ``out_at``."""
         data = PyBytes_FromStringAndSize(self.out, <Py_ssize_t>self.out_used)
         self.out_used = 0
         return data
 
     def run(self):
-        """Go on until something is wanted or found; see the class."""
+        """Continue until something is needed or found; see the class."""
         cdef ScanStatus status
         with nogil:
             status = self.step()
@@ -443,7 +443,7 @@ cdef class FrameScan:
         return self.walk()
 
     cdef ScanStatus walk(self) noexcept nogil:
-        """Take valid frames one by one while they last."""
+        """Take consecutive valid frames one by one."""
         cdef Walk *w = &self.w
         cdef uint64_t at, room, have, total = 0, seq, append_ns, commit
         cdef uint32_t left
@@ -536,14 +536,14 @@ cdef class FrameScan:
         return SCAN_END
 
     cdef inline void digest(self) noexcept nogil:
-        """Bring the digest up to date with the frames taken."""
+        """Add the frames taken to the digest."""
         self.w.digest = psk_crc(self.w.digest, self.words, 8 * <size_t>self.words_count)
         self.words_count = 0
 
     cdef inline bint take_four(self, const char *p, uint64_t at, uint64_t have) noexcept nogil:
-        """Take four frames that are alike at once; False if they are not, or not valid.
+        """Take four similar frames at once; False if they are not similar, or not valid.
 
-        It is what most of most logs is made of, and costs a third of one by one.
+        Most frames of most logs are similar, and this takes a third of the time.
         """
         cdef Walk *w = &self.w
         cdef uint64_t commit = psk_get32(p)
@@ -553,7 +553,7 @@ cdef class FrameScan:
         cdef uint64_t back = at - w.last_frame
         cdef uint32_t left = 0
         cdef uint16_t key_len = <uint16_t>lengths
-        cdef uint16_t topic_len = <uint16_t>(lengths >> 32)
+        cdef uint16_t topic_len = <uint16_t>(lengths >> PSK_TOPIC_LEN_SHIFT)
         cdef const char *q
         cdef const char *starts[4]
         cdef size_t sizes[4]
@@ -561,13 +561,13 @@ cdef class FrameScan:
         cdef int i
         if (
             commit == 0 or 4 * total > have or commit > 1024
-            or lengths >> 48 != PSK_KIND_DATA  # and no flag
+            or lengths >> PSK_KIND_SHIFT != PSK_KIND_DATA  # and no flag
             or self.out != NULL or self.watch or w.last_frame == 0
             or at + 3 * total >= w.block_offset + PSK_INDEX_STEP
             or (at < self.mark <= at + 4 * total)
             or self.topics_overflow or self.topic_used == 0
             or psk_get16(self.topic_bytes + self.topic_last) != topic_len
-            or <uint16_t>(lengths >> 16) + <uint64_t>topic_len + (0 if key_len == PSK_NO_KEY else key_len) >= commit
+            or <uint16_t>(lengths >> PSK_HEADERS_LEN_SHIFT) + <uint64_t>topic_len + (0 if key_len == PSK_NO_KEY else key_len) >= commit
         ):
             return False
         first_ns = psk_get64(p + PSK_FRAME_APPEND_NS)
@@ -585,7 +585,7 @@ cdef class FrameScan:
                 or left != (self.want_left - <uint32_t>i if self.in_batch else 0)
                 or ns < append_ns
                 or (topic_len and memcmp(
-                    q + PSK_FRAME_HEADER_BYTES, self.topic_bytes + self.topic_last + 2, topic_len) != 0)
+                    q + PSK_FRAME_HEADER_BYTES, self.topic_bytes + self.topic_last + PSK_TOPIC_ENTRY_BYTES, topic_len) != 0)
             ):
                 return False
             append_ns = ns
@@ -639,7 +639,7 @@ cdef class FrameScan:
         return FRAME_GOOD
 
     cdef void copy(self, const char *p, uint64_t total, uint32_t left) noexcept nogil:
-        """Copy a valid frame to where it belongs now."""
+        """Copy a valid frame to its new place."""
         cdef char *dst = self.out + self.out_used
         cdef uint64_t body = psk_get32(p) - 1
         if not self.long_done:
@@ -665,21 +665,23 @@ cdef class FrameScan:
         """Note a topic, once."""
         cdef uint32_t slot, at
         if self.topic_used and psk_get16(self.topic_bytes + self.topic_last) == n and (
-            n == 0 or memcmp(self.topic_bytes + self.topic_last + 2, topic, n) == 0
+            n == 0 or memcmp(self.topic_bytes + self.topic_last + PSK_TOPIC_ENTRY_BYTES, topic, n) == 0
         ):
             return
         slot = psk_crc(0xFFFFFFFF, topic, n) % TOPIC_TABLE
         while self.topic_slots[slot]:
             at = self.topic_slots[slot] - 1
-            if psk_get16(self.topic_bytes + at) == n and memcmp(self.topic_bytes + at + 2, topic, n) == 0:
+            if psk_get16(self.topic_bytes + at) == n and (
+                memcmp(self.topic_bytes + at + PSK_TOPIC_ENTRY_BYTES, topic, n) == 0
+            ):
                 self.topic_last = at
                 return
             slot = (slot + 1) % TOPIC_TABLE
-        if self.topic_used + 2 + n > PSK_TOPICS_BYTES_MAX:
+        if self.topic_used + PSK_TOPIC_ENTRY_BYTES + n > PSK_TOPICS_BYTES_MAX:
             self.topics_overflow = True
             return
         psk_put16(self.topic_bytes + self.topic_used, n)
-        memcpy(self.topic_bytes + self.topic_used + 2, topic, n)
+        memcpy(self.topic_bytes + self.topic_used + PSK_TOPIC_ENTRY_BYTES, topic, n)
         self.topic_last = self.topic_used
         self.topic_slots[slot] = <uint16_t>(self.topic_used + 1)
-        self.topic_used += 2 + n
+        self.topic_used += PSK_TOPIC_ENTRY_BYTES + n

@@ -1,29 +1,33 @@
-# Codecs and tags: how values become bytes and back, and the headers in which Penstock says so.
+# Codecs and tags: how values become bytes and back, and the headers that record them.
 
-cdef object _codec_name = None
-cdef object _find_codec = None
+cdef object _codecs = None
 
 
-def set_codecs(name_of, find):
-    """Called once by the codecs module, which lies above this one."""
-    global _codec_name, _find_codec
-    _codec_name = name_of
-    _find_codec = find
+cdef object codecs():
+    """The codecs module, which is above this one; loaded when it is first needed."""
+    global _codecs
+    if _codecs is None:
+        name = "penstock.data.codecs"
+        try:
+            _codecs = _import_module(name)
+        except OSError as error:  # for example, no descriptor is left
+            raise from_os(error, "loading", error.filename or name) from error
+    return _codecs
 
 
 cdef class Coder:
-    """How one handle turns values into bytes and back: by its log's codec and its own schema.
+    """Turns values of one handle into bytes and back, with its log's codec and its own schema.
 
-    Every map of the handle refers to it, so that an event can be decoded when somebody asks, even
-    after the log was closed. Nothing is looked up before that.
+    Every map of the handle refers to it, so that an event can be decoded on request, even after
+    the log was closed. No codec is looked up before that.
     """
 
-    cdef public object name     # of the codec; None until somebody looked
+    cdef public object name     # of the codec; None until it was looked up
     cdef public object schema
     cdef public object encode   # None for the codec that leaves bytes as they are
     cdef public object decode
-    cdef public bint nan_null   # JSON has null for a number that is not finite, rather than an error
-    cdef object lines           # encodes many values at once, with a line for each; None if there is no such
+    cdef public bint nan_null   # encode a number that is not finite as null in JSON, instead of an error
+    cdef object lines           # encodes many values at once, one line each; None if there is no such function
     cdef bint found
     cdef dict others            # by name: for events that were appended with another codec
 
@@ -35,9 +39,9 @@ cdef class Coder:
         raise stays_here(self)
 
     cpdef find(self):
-        """Look the codec up; `NoCodec` if this process does not have it, however often it asks."""
+        """Look the codec up; `NoCodec` each time if this process does not have it."""
         if not self.found:
-            self.encode, self.decode = _find_codec(self.name, self.schema)
+            self.encode, self.decode = codecs().find(self.name, self.schema)
             if self.name == "json" and self.schema is None:
                 self.lines = getattr(getattr(self.encode, "__self__", None), "encode_lines", None)
             self.found = True
@@ -58,7 +62,7 @@ cdef class Coder:
         return coder
 
     cdef object to_bytes(self, object value, object path):
-        """``value`` as it is appended: encoded, or, if it is bytes, checked to be so already."""
+        """``value`` as it is appended: encoded or, if it is bytes, checked."""
         cdef object data
         if value is None or self.encode is None:
             return value
@@ -69,14 +73,14 @@ cdef class Coder:
                 return data
             data = self.encode(value)
             if PyObject_CheckBuffer(value):
-                self.decode(data)  # an encoder may take such an object for encoded, and write it as it is
+                self.decode(data)  # an encoder may write such an object unchanged
         except (PenstockError, MemoryError):
             raise
         except Exception as error:
-            if type(error).__name__ == "ValidationError":  # a schema's: it was encoded before, so it has an end
+            if type(error).__name__ == "ValidationError":  # from the schema; the value is finite, as it was encoded
                 self.refuse_nan(value, path)
             raise BadData(
-                f"{path}: the value does not fit {self.described()}, nothing was written: {error}", path=path
+                f"{path}: the value does not fit {self.described()}; nothing was written: {error}", path=path
             ) from error
         if not PyBytes_CheckExact(data):
             raise BadData(
@@ -87,19 +91,19 @@ cdef class Coder:
         return data
 
     cdef int refuse_nan(self, object value, object path) except -1:
-        """Refuse numbers that JSON does not have, and that its encoder writes as null."""
+        """Refuse numbers that JSON does not have and that its encoder writes as null."""
         if self.nan_null or self.name != "json":
             return 0
         found = not_finite(value)
         if found is not None:
             number, where = found
             raise BadData(
-                f"{path}: the value has {number} at `${where}`, which JSON cannot hold, nothing was written; "
-                "use None, or open the log with nan='null' to have it stored as null", path=path)
+                f"{path}: the value has {number} at `${where}`, which JSON cannot hold; nothing was written; "
+                "use None, or open the log with nan='null' to store it as null", path=path)
         return 0
 
     cdef inline object encoded(self, object value, object path):
-        """``value`` encoded; None if it is something else than an object for a codec that was found."""
+        """``value`` encoded; None if it is not an object for a codec that was found."""
         if self.encode is None:
             return None
         if not PyDict_CheckExact(value) and (value is None or PyBytes_Check(value) or is_item(value)):
@@ -113,7 +117,7 @@ cdef class Coder:
 
 
 cdef object data_of(Event event):
-    """The value of an event as an object."""
+    """The value of an event, decoded to an object."""
     cdef Coder coder
     if event.p[PSK_FRAME_KIND] == PSK_KIND_DELETE:
         return None
@@ -137,7 +141,7 @@ cdef object data_of(Event event):
 
 
 cdef Coder coder_of(Event event):
-    """What decodes the event; None if its value is plain bytes."""
+    """The coder of the event; None if its value is plain bytes."""
     cdef Coder coder = log_coder(event)
     if psk_get16(event.p + PSK_FRAME_HEADERS_LEN):
         name = codec_header(event)
@@ -147,7 +151,7 @@ cdef Coder coder_of(Event event):
 
 
 cdef Coder log_coder(Event event):
-    """What decodes the events of its log; None if it came from elsewhere, as plain bytes."""
+    """The coder of the event's log; None if it came from elsewhere, as plain bytes."""
     cdef Coder coder = None
     cdef SegmentMap m
     if isinstance(event.owner, SegmentMap):
@@ -156,7 +160,7 @@ cdef Coder log_coder(Event event):
             m.coder = Coder()
         coder = m.coder
         if coder.name is None:
-            coder.name = _codec_name(m.settings, m.path)
+            coder.name = codecs().name_in(m.settings, m.path)
     elif isinstance(event.owner, tuple):
         coder = <Coder>(<tuple>event.owner)[1]
     return coder
@@ -172,7 +176,7 @@ cdef object codec_header(Event event):
 
 
 cdef tuple not_finite(object value):
-    """The first number in a value that is not finite, and where it is; None if there is none."""
+    """The first number in a value that is not finite, and its path; None if there is none."""
     cdef object names, found
     cdef Py_ssize_t i = 0
     if type(value) is float:
@@ -225,7 +229,7 @@ cdef object tags_of(Event event):
 
 
 def encode_tags(tags):
-    """The headers that keep ``tags``, as they stand in a frame."""
+    """The headers that store ``tags``, as in a frame."""
     if isinstance(tags, (str, bytes, bytearray, memoryview)):
         raise WrongType(f"tags must be a list of str, got {type(tags).__name__}: write tags=[...]")
     out = []
@@ -237,7 +241,7 @@ def encode_tags(tags):
                 raise Usage("a tag must not be empty")
             out.append((TAG_NAME, tag.encode()))
     except UnicodeEncodeError as error:
-        raise Usage(f"a tag must be text that UTF-8 can hold: {error}") from None
+        raise Usage(f"a tag must be text that UTF-8 can encode: {error}") from None
     except TypeError as error:
         if isinstance(error, WrongType):
             raise
@@ -246,12 +250,12 @@ def encode_tags(tags):
 
 
 cdef bytes codec_mark(str name):
-    """The header that names the codec of an event, as it stands in a frame."""
+    """The header that names the codec of an event, as in a frame."""
     return pack_headers([(CODEC_NAME, name.encode())])
 
 
 cdef bytes marks_of(object codec, object tags):
-    """What goes behind the caller's own headers: the codec, if it is not the log's, and tags."""
+    """The headers after the caller's own: the codec, if it is not the log's, and tags."""
     marks = b"" if codec is None else codec_mark(codec)
     if tags is not None:
         marks += encode_tags(tags)

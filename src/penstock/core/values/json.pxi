@@ -1,13 +1,13 @@
-# JSON: which values are the text of one object each, so that they can be parsed as one run of text.
+# JSON: find values that are the text of one object each, so that they can be parsed as one text.
 
 cdef bint is_json_space(char c) noexcept nogil:
     return c == b" " or c == b"\n" or c == b"\r" or c == b"\t"
 
 
 cdef bint is_object_text(const char *at, const char *end) noexcept nogil:
-    """Whether brackets open and close as in one JSON object, and nothing stands around it.
+    """Whether brackets open and close as in one JSON object, and there is nothing around it.
 
-    What is between them is for a parser to judge; it cannot read past the end of such a text.
+    A parser checks what is between them; it cannot read past the end of such a text.
     """
     cdef int64_t depth = 0
     cdef bint quoted = False
@@ -52,7 +52,7 @@ def not_objects(offsets, data, Py_ssize_t first, Py_ssize_t count):
     cdef list found = []
     cdef bint good
     if first < 0 or count < 0 or first + count + 1 > at.shape[0]:
-        raise Internal("rows that are not there")
+        raise Internal("rows that do not exist")
     if size:
         start = <const char *>&text[0]
     for i in range(first, first + count):

@@ -1,7 +1,7 @@
-# Checking a lite3 document before anyone follows an offset in it.
+# Checks a lite3 document before an offset in it is followed.
 #
 # A document is a tree of nodes of 96 bytes; docs/data.md says what is in one. The package that reads
-# it believes every offset and length, so all of them are checked here first, each byte at most once.
+# it trusts every offset and length, so all of them are checked here first, each byte at most once.
 
 cdef enum:
     L3_NODE_BYTES = 96
@@ -24,13 +24,13 @@ cdef enum:
 cdef struct Lite3:
     const char *start
     uint64_t length
-    uint64_t unused   # bytes that nothing has laid claim to; parts that overlap claim too many
-    uint64_t count    # entries seen in the tree at hand
+    uint64_t unused   # bytes that belong to no part yet; overlapping parts take too many
+    uint64_t count    # entries seen in the current tree
     uint64_t hash     # of the last of them
 
 
 def lite3_check(bytes data not None):
-    """Raise ValueError unless ``data`` is a lite3 document through and through."""
+    """Raise ValueError unless all of ``data`` is a lite3 document."""
     cdef Lite3 d
     cdef uint8_t kind
     d.start = PyBytes_AS_STRING(data)
@@ -44,7 +44,7 @@ def lite3_check(bytes data not None):
 
 
 cdef int lite3_claim(Lite3 *d, uint64_t at, uint64_t nbytes) except -1:
-    """Take ``nbytes`` bytes at ``at`` as a part of the document."""
+    """Count ``nbytes`` bytes at ``at`` as a part of the document."""
     if nbytes > d.length or at > d.length - nbytes:
         raise ValueError(f"a part at offset {at} runs past the end")
     if nbytes > d.unused:
@@ -57,7 +57,7 @@ cdef int lite3_tree(Lite3 *d, uint64_t at, uint8_t kind, int nested) except -1:
     """Check the object or array whose root is at ``at``."""
     cdef uint64_t count = d.count, last = d.hash, seen
     if nested > L3_NESTED_MAX:
-        raise ValueError(f"it is nested deeper than {L3_NESTED_MAX}")
+        raise ValueError(f"the value must be nested at most {L3_NESTED_MAX} deep")
     d.count = 0
     lite3_node(d, at, kind, nested, 0)
     seen = d.count
@@ -78,7 +78,7 @@ cdef int lite3_node(Lite3 *d, uint64_t at, uint8_t kind, int nested, int height)
         raise ValueError(f"the tree at offset {at} is too high")
     lite3_claim(d, at, L3_NODE_BYTES)
     if <uint8_t>node[0] != kind:
-        raise ValueError(f"a node at offset {at} is of another kind than its tree")
+        raise ValueError(f"a node at offset {at} has another kind than its tree")
     count = psk_get32(node + L3_NODE_SIZE) & 7
     leaf = psk_get32(node + L3_NODE_CHILDREN) == 0
     if count == 0 and (height or not leaf):
@@ -99,17 +99,17 @@ cdef int lite3_node(Lite3 *d, uint64_t at, uint8_t kind, int nested, int height)
 
 
 cdef int lite3_entry(Lite3 *d, uint64_t at, uint32_t given, uint8_t kind, int nested) except -1:
-    """Check a key, if it is an object's, and the value behind it."""
+    """Check a key, if it is an object's, and the value after it."""
     cdef uint64_t tag_bytes, nbytes, i
     cdef uint32_t tag = 0, hash = 5381
     cdef uint8_t type
     cdef const unsigned char *key
     if kind == L3_ARRAY:
         if given != d.count:
-            raise ValueError(f"an element at offset {at} is not at its place")
+            raise ValueError(f"an element at offset {at} is in the wrong place")
     else:
         if d.count and given <= d.hash:
-            raise ValueError(f"a key at offset {at} is not at its place")
+            raise ValueError(f"a key at offset {at} is in the wrong place")
         lite3_claim(d, at, 1)
         tag_bytes = (<uint8_t>d.start[at] & 3) + 1
         lite3_claim(d, at, tag_bytes - 1)
@@ -118,7 +118,7 @@ cdef int lite3_entry(Lite3 *d, uint64_t at, uint32_t given, uint8_t kind, int ne
         memcpy(&tag, d.start + at, tag_bytes)
         nbytes = tag >> 2
         if tag_bytes == 3 or tag_bytes != (1 if nbytes < 64 else 2 if nbytes < 16384 else 4):
-            raise ValueError(f"a key at offset {at} has a length of the wrong form")
+            raise ValueError(f"a key at offset {at} has a malformed length")
         at += tag_bytes
         lite3_claim(d, at, nbytes)
         key = <const unsigned char *>d.start + at
@@ -129,7 +129,7 @@ cdef int lite3_entry(Lite3 *d, uint64_t at, uint32_t given, uint8_t kind, int ne
                 raise ValueError(f"a key at offset {at} has a zero inside")
             hash = hash * 33 + key[i]
         if hash != given:
-            raise ValueError(f"a key at offset {at} has another hash than its node says")
+            raise ValueError(f"a key at offset {at} does not have the hash that its node says")
         check_text(<const char *>key, nbytes - 1, at)
         at += nbytes
     d.count += 1
@@ -156,7 +156,7 @@ cdef int lite3_entry(Lite3 *d, uint64_t at, uint32_t given, uint8_t kind, int ne
     elif type == L3_BOOL:
         lite3_claim(d, at, 1)
     elif type != L3_NULL:
-        raise ValueError(f"a value at offset {at - 1} is of the unknown type {type}")
+        raise ValueError(f"a value at offset {at - 1} has the unknown type {type}")
     return 0
 
 

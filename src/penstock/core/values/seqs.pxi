@@ -2,24 +2,24 @@
 
 import operator as _operator
 
-cdef uint64_t SEQ_NONE = 0xFFFFFFFFFFFFFFFFULL  # above every seq that there can be
+cdef uint64_t SEQ_NONE = 0xFFFFFFFFFFFFFFFFULL  # above every possible seq
 
 
 cpdef uint64_t to_seq(object given, str what) except? 0:
-    """A seq that a user gave: anything with ``__index__`` but a bool, from 0.
+    """A seq from a user: anything with ``__index__`` except a bool, from 0.
 
-    What is above every seq that there can be stands for the greatest number, which no event has.
+    A number above every possible seq becomes the greatest number, which no event has.
     """
     if isinstance(given, bool) or not hasattr(type(given), "__index__"):
         raise WrongType(f"{what} must be a seq (a whole number), got {type(given).__name__}")
     try:
         number = _operator.index(given)
-    except TypeError:  # an array has the method, and only some have an answer
+    except TypeError:  # every array has the method, but it fails for most
         raise WrongType(f"{what} must be a seq (a whole number), got {type(given).__name__}") from None
     if number < 0:
         raise Usage(
-            f"{what} must be 0 or more, got {number}; seqs never count from the end, "
-            "and the last one is log.last_seq"
+            f"{what} must be 0 or more, got {number}; only log[-1] and slices count from the end, "
+            "and the last seq is log.last_seq"
         )
     return SEQ_NONE if number >= SEQ_NONE else <uint64_t>number
 
@@ -33,4 +33,4 @@ cpdef uint64_t to_expected(object given) except? 0:
 
 
 class Ns(int):
-    """Nanoseconds since 1970, where an int could be a time in another unit: it is not looked at again."""
+    """A time in nanoseconds whose unit was checked already, or needs no check."""

@@ -1,12 +1,11 @@
-"""One segment file, looked at without trusting a byte of it: what is valid, and what is not.
+"""Examine one segment file without trusting a byte of it: what is valid, and what is not.
 
-It reads into private memory, a piece at a time, and changes nothing. What the findings mean for
-the log is verify's business, and what to do about them repair's.
+It reads into private memory, a piece at a time, and changes nothing. verify decides what the
+findings mean for the log, and repair what to do about them.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -14,15 +13,15 @@ from penstock import _core
 from penstock import layout as L
 from penstock._core import Walked
 from penstock.errors import Corrupt, NotFound, PenstockError, UnsupportedVersion
-from penstock.headers import COPIES, Rot, page_is_good, settle
+from penstock.headers import COPIES, Rot, is_good, weigh
 from penstock.segments import segment
-from penstock.segments.check.frames import Frames, Source, scan_frames
-from penstock.segments.segment import Header, Slot, Summary
+from penstock.segments.check.frames import FileSource, Frames, scan_frames
+from penstock.segments.segment import Header, SegmentSummary, Slot
 from penstock.settings import Settings
 from penstock.system import files
 
 SLOTS = (L.SLOT_A_OFFSET, L.SLOT_B_OFFSET)
-_TABLE_MAX = segment.pages(L.PRODUCERS_MAX * (L.PRODUCER_ID_BYTES_MAX + 26))
+_TABLE_MAX = segment.pages(L.PRODUCERS_MAX * (L.PRODUCER_ID_BYTES_MAX + L.PRODUCER_ENTRY_BYTES))
 
 
 @dataclass(slots=True)
@@ -32,21 +31,21 @@ class Segment:
     path: str
     name_base: int
     size: int = 0
-    limit: int = 0  # frames were looked for up to here
-    required: int = 0  # and have to be there up to here
+    limit: int = 0  # frames were searched up to here
+    required: int = 0  # and must exist up to here
     header: Header | None = None  # as read, or as guessed
     guessed: bool = False
-    alone: bool = False  # guessed from nothing but the file itself
+    alone: bool = False  # guessed from this file only
     error: PenstockError | None = None  # why the header could not be read
-    rots: list[Rot] = field(default_factory=list)  # damaged headers, while another one counts
-    newer: bool = False  # the header is whole, but of another version
-    claims: bool = False  # it says that all before it is on the device
+    rots: list[Rot] = field(default_factory=list)  # damaged headers, where another copy is used
+    newer: bool = False  # the header is valid, but of another version
+    claims: bool = False  # it says that all before it is on disk
     cut: bool = False  # the log ends in it, where its tail begins
     slots: list[Slot | None] = field(default_factory=list)
-    slots_bad: list[int] = field(default_factory=list)  # offsets of slots that hold something else
-    footer: Summary | None = None
+    slots_bad: list[int] = field(default_factory=list)  # offsets of slots that hold other bytes
+    footer: SegmentSummary | None = None
     footer_bad: bool = False
-    index_bad: int | None = None  # first entry that is not what the frames want
+    index_bad: int | None = None  # first entry that does not match the frames
     index_wanted: int = 0  # entries that were compared
     producers_bad: bool = False
     frames: Frames | None = None
@@ -64,7 +63,7 @@ class Segment:
 
     @property
     def sure(self) -> int:
-        """Frames up to here were on the device once."""
+        """Frames up to here were on disk once."""
         slot = self.slot
         if self.footer is not None:
             return self.footer.data_end
@@ -90,7 +89,7 @@ def look(path: str, base: int) -> Segment | None:
     """Read the header of a file named for seq ``base``; None if it is gone."""
     found = Segment(path, base)
     try:
-        source = Source(path)
+        source = FileSource(path)
     except NotFound:
         return None
     except PenstockError as error:
@@ -101,13 +100,13 @@ def look(path: str, base: int) -> Segment | None:
         page = source.read(0, L.PAGE)
         found.unreadable = source.unreadable
         copies = [source.read(at, L.COPY_BYTES) for at in COPIES]
-        found.header, found.rots = settle(Header.unpack, L.COPY_VERSION, page, copies, path)
+        found.header, found.rots = weigh(Header.unpack, L.COPY_VERSION, page, copies, path)
         _read_slots(found, source, found.header)
         _read_footer(found, source, found.header)
         found.claims = found.sure > 0
     except UnsupportedVersion as error:
         found.error = error
-        found.newer = page_is_good(page, L.HEADER_CRC)
+        found.newer = is_good(L.HEADER, page)
     except Corrupt as error:
         found.error = error
     finally:
@@ -125,18 +124,18 @@ def examine(
 ) -> None:
     """Check everything that a segment holds; the header is known or guessed.
 
-    ``head`` is where control says that the frames end, ``live_end`` the same of a log that has
-    writers: what lies behind that is not looked at. Index entries up to ``index_sure`` are in use.
+    ``head`` is where control says that the frames end, ``live_end`` the same for a log with
+    writers: bytes after that are not checked. Index entries up to ``index_sure`` are in use.
     """
     header = found.header
     assert header is not None
-    source = Source(found.path, passed)
+    source = FileSource(found.path, passed)
     try:
         found.size = source.size
         _read_slots(found, source, header)
         if live_end is None:
             _read_footer(found, source, header)
-        else:  # one that is there by now was written after head was read, and says more than it
+        else:  # one that exists now was written after head was read, and covers more
             found.footer, found.footer_bad = None, False
         table = source.read(header.producers_offset, header.producers_bytes)
         wanted = (header.producers_bytes, header.producers_crc)
@@ -154,14 +153,14 @@ def examine(
             source, header, limit, sure=sure, head=head, mark=slot.offset if slot else 0
         )
         if found.footer is None and found.footer_bad:
-            _read_footer(found, source, header)  # it may just have been written
+            _read_footer(found, source, header)  # it may have just been written
         _check_index(found, source, max(index_sure, slot.index_count if slot else 0))
         found.unreadable = source.unreadable
     finally:
         source.close()
 
 
-def _read_slots(found: Segment, source: Source, header: Header) -> None:
+def _read_slots(found: Segment, source: FileSource, header: Header) -> None:
     found.slots, found.slots_bad = [], []
     for at in SLOTS:
         data = source.read(at, L.SLOT_BYTES)
@@ -173,15 +172,15 @@ def _read_slots(found: Segment, source: Source, header: Header) -> None:
         found.slots.append(slot)
 
 
-def _read_footer(found: Segment, source: Source, header: Header) -> None:
+def _read_footer(found: Segment, source: FileSource, header: Header) -> None:
     page = source.read(header.footer_offset, L.PAGE)
     if source.look_again() == header.segment_bytes:  # the file has that size before it is sealed
-        found.footer = Summary.unpack(page, header)
+        found.footer = SegmentSummary.unpack(page, header)
     found.footer_bad = found.footer is None and any(page)
 
 
-def _check_index(found: Segment, source: Source, sure: int) -> None:
-    """Compare the index with the one that the frames want, as far as it counts for anything."""
+def _check_index(found: Segment, source: FileSource, sure: int) -> None:
+    """Compare the index with the frames, as far as it is in use."""
     frames, footer = found.frames, found.footer
     assert frames is not None
     if footer is not None:
@@ -208,7 +207,7 @@ def _check_index(found: Segment, source: Source, sure: int) -> None:
 
 
 def _without_topics(wanted: bytes, there: bytes) -> bytes:
-    """An index with no topics in those entries that have none: older versions wrote none."""
+    """The expected index without topics in entries that have none: older versions wrote none."""
     if wanted == there:
         return wanted
     entries = bytearray(wanted)
@@ -224,9 +223,9 @@ def newest_settings(found: Segment, at: int) -> bytes:
     assert found.header is not None
     if not at:
         return found.header.settings
-    source = Source(found.path)
+    source = FileSource(found.path)
     try:
-        commit = int.from_bytes(source.read(at, 4), "little")
+        commit = L.FRAME.get(source.read(at, L.FRAME_HEADER_BYTES), "commit")
         return source.read(at + L.FRAME_HEADER_BYTES, max(0, commit - 1))
     finally:
         source.close()
@@ -237,7 +236,7 @@ def guess_header(
 ) -> Header | None:
     """A header for a segment that lost its own, from what its neighbours say; None if neither can.
 
-    ``after`` is the next one that has a header, ``distance`` segments on.
+    ``after`` is the next one that has a header, ``distance`` segments later.
     The candidate sizes are the neighbours'; the one whose first frame is valid is taken.
     """
     near = before if before is not None and before.header is not None else after
@@ -250,7 +249,7 @@ def guess_header(
         near.header,
         base_seq=found.name_base,
         number=number,
-        generation=1,  # seqs may have holes, for all that is known
+        generation=1,  # seqs may have holes, as far as is known
         prior_append_ns=0,
         prior_event_max_ns=0,
         monotone=number == 1 or near.header.monotone,  # times before it cannot have been worse
@@ -272,7 +271,7 @@ def guess_header(
         sizes.add(found.size)
     guesses = [replace(guess, segment_bytes=n) for n in sorted(sizes)]
     guesses.sort(key=lambda h: h.segment_bytes != near.header.segment_bytes)  # type: ignore[union-attr]
-    source = Source(found.path)
+    source = FileSource(found.path)
     try:
         told = [footer for header in guesses if (footer := _footer_for(source, header)) is not None]
         guesses = told or guesses
@@ -286,25 +285,25 @@ def guess_header(
     return guesses[0]
 
 
-def _footer_for(source: Source, header: Header) -> Header | None:
+def _footer_for(source: FileSource, header: Header) -> Header | None:
     """The header with what a valid footer says about it."""
     if source.size != header.segment_bytes:
         return None
     page = source.read(header.footer_offset, L.PAGE)
     if len(page) < L.PAGE:
         return None
-    number, generation = struct.unpack_from("<II", page, L.FOOTER_NUMBER)
-    told = replace(header, number=number, generation=generation)
-    return told if Summary.unpack(page, told) is not None else None
+    fields = L.FOOTER.unpack(page)
+    told = replace(header, number=fields["number"], generation=fields["generation"])
+    return told if SegmentSummary.unpack(page, told) is not None else None
 
 
 def guess_alone(found: Segment, uuid: bytes, number: int) -> Header | None:
     """A header for a segment that lost its own and has no neighbour that could tell.
 
-    Where the frames begin tells how large the index is, and that about how large the segment is. A
-    footer tells the rest. None if nothing in the file looks like a segment's.
+    The offset of the first frame gives the size of the index, and that the approximate size of the
+    segment. A footer gives the rest. None if nothing in the file looks like a segment's.
     """
-    source = Source(found.path)
+    source = FileSource(found.path)
     try:
         footer = read_identity(source)
         start = _frames_start(source, found.name_base)
@@ -320,7 +319,7 @@ def guess_alone(found: Segment, uuid: bytes, number: int) -> Header | None:
     if footer is not None and sealed:
         uuid, _, number, generation = footer
     else:
-        generation = 1  # seqs may have holes, for all that is known
+        generation = 1  # seqs may have holes, as far as is known
     return Header(
         uuid=uuid,
         base_seq=found.name_base,
@@ -336,17 +335,17 @@ def guess_alone(found: Segment, uuid: bytes, number: int) -> Header | None:
     )
 
 
-def read_identity(source: Source) -> tuple[bytes, int, int, int] | None:
+def read_identity(source: FileSource) -> tuple[bytes, int, int, int] | None:
     """The uuid, base, number and generation in the footer of a sealed segment; None: no footer."""
     page = source.read(source.size - L.PAGE, L.PAGE) if source.size > L.PAGE else b""
     good = len(page) == L.PAGE and page.startswith(L.FOOTER_MAGIC)
-    if not good or not page_is_good(page, L.FOOTER_CRC):
+    if not good or not is_good(L.FOOTER, page):
         return None
-    uuid, base, number, generation = struct.unpack_from("<16sQII", page, L.FOOTER_UUID)
-    return uuid, base, number, generation
+    fields = L.FOOTER.unpack(page)
+    return fields["uuid"], fields["base_seq"], fields["number"], fields["generation"]
 
 
-def _frames_start(source: Source, base_seq: int) -> int | None:
+def _frames_start(source: FileSource, base_seq: int) -> int | None:
     """Where the frames of a segment without a header begin: at the first page that has one."""
     last = L.INDEX_OFFSET + segment.index_bytes_for(L.SEGMENT_BYTES_MAX) + _TABLE_MAX
     for at in range(L.INDEX_OFFSET + L.PAGE, min(source.size, last + 1), L.PAGE):
@@ -364,7 +363,7 @@ def _frames_start(source: Source, base_seq: int) -> int | None:
 
 
 def _size_for(start: int, file_bytes: int) -> int:
-    """The size of a segment whose frames begin at ``start``: a usual one, if one fits."""
+    """The size of a segment whose frames begin at ``start``: a common one, if one fits."""
     usual = [L.SEGMENT_BYTES_MIN << i for i in range(16)]
     for size in (n for n in usual if n >= file_bytes):
         if L.INDEX_OFFSET + segment.index_bytes_for(size) == start:
@@ -373,18 +372,18 @@ def _size_for(start: int, file_bytes: int) -> int:
     return min(size, L.SEGMENT_BYTES_MAX)
 
 
-def _first_frame_fits(source: Source, header: Header) -> bool:
-    """Whether the first frame stands where that header says that frames begin."""
+def _first_frame_fits(source: FileSource, header: Header) -> bool:
+    """Whether the first frame is where that header says that frames begin."""
     limit = min(source.size, header.footer_offset)
     return _is_first_frame(source, header.data_offset, limit, header.base_seq)
 
 
-def _is_first_frame(source: Source, at: int, limit: int, base_seq: int) -> bool:
-    """Whether the first frame of the segment of ``base_seq`` stands at an offset."""
+def _is_first_frame(source: FileSource, at: int, limit: int, base_seq: int) -> bool:
+    """Whether the first frame of the segment of ``base_seq`` is at an offset."""
     start = source.read(at, L.FRAME_HEADER_BYTES) if at + L.FRAME_HEADER_BYTES <= limit else b""
     if len(start) < L.FRAME_HEADER_BYTES or not any(start):
         return False
-    (commit,) = struct.unpack_from("<I", start, L.FRAME_COMMIT)
-    seq, _, back = struct.unpack_from("<QQI", start, L.FRAME_SEQ)
-    fits = back == 0 and seq >= base_seq and 0 < commit <= limit - at
+    frame = L.FRAME.unpack(start)
+    commit = frame["commit"]
+    fits = frame["back"] == 0 and frame["seq"] >= base_seq and 0 < commit <= limit - at
     return fits and source.frame_is_valid(at, commit)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import stat
-import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -18,12 +17,13 @@ from penstock._core import FrameScan, Walked
 from penstock.errors import Io
 from penstock.segments.segment import Header
 from penstock.system import files
+from penstock.tunables import SCAN_WINDOW_BYTES
 
-HOLES_MAX = 1000  # damaged places of one segment that are told apart
+HOLES_MAX = 1000  # damaged places of one segment that are listed one by one
 
 
-class Source:
-    """A file to read from. Pages that the device does not give count as zeros, and are noted."""
+class FileSource:
+    """A file to read from. Pages that the device cannot read count as zeros, and are noted."""
 
     def __init__(self, path: str, passed: Callable[[int], None] | None = None) -> None:
         self.path = path
@@ -39,7 +39,7 @@ class Source:
             raise
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         files.close(self._fd)
 
     def look_again(self) -> int:
@@ -86,11 +86,10 @@ class Source:
         """Whether the checksum of a long frame is right."""
         end = offset + L.FRAME_HEADER_BYTES + commit - 1
         at = offset + L.FRAME_SEQ
-        wanted: int
-        (wanted,) = struct.unpack("<I", self.read(offset + L.FRAME_CRC, 4).ljust(4, b"\0"))
+        wanted = L.FRAME.get(self.read(offset, L.FRAME_HEADER_BYTES), "crc")
         value = 0
         while at < end:
-            data = self.read(at, min(L.SCAN_WINDOW_BYTES, end - at))
+            data = self.read(at, min(SCAN_WINDOW_BYTES, end - at))
             if not data:
                 return False
             value = _core.crc32c(data, value)
@@ -100,12 +99,12 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """A place where no valid frame stands, or where a batch breaks off."""
+    """A place without a valid frame, or where a batch is incomplete."""
 
     offset: int
     reason: str
     expected: int  # the seq that belongs there
-    batch: bool  # the frame is valid, but the batch before it is not whole
+    batch: bool  # the frame is valid, but the batch before it is incomplete
     newer: bool  # the frame is intact, but of a kind that this version does not know
     next_at: int | None = None  # the next valid frame
     next_seq: int | None = None  # and its seq
@@ -113,16 +112,16 @@ class Hole:
 
 @dataclass(slots=True)
 class Tail:
-    """A hole that can be an append that was never finished, and the state before it."""
+    """A hole that may be an unfinished append, and the state before it."""
 
     hole: Hole
-    start: int  # where the batch that is not whole begins
+    start: int  # where the incomplete batch begins
     walk: Walked
     frames: int
     sum: int | None  # seq + batch_left of the frames that belong to that batch; None: unknown
     dirty: int | None = None
-    one_batch: bool = True  # all that is valid behind it is of that batch
-    inner: list[Hole] = field(default_factory=list)  # holes behind it
+    one_batch: bool = True  # all valid frames after it belong to that batch
+    inner: list[Hole] = field(default_factory=list)  # holes after it
 
 
 @dataclass(slots=True)
@@ -146,21 +145,21 @@ class Frames:
         return bool(self.holes)
 
 
-def pump(scan: FrameScan, source: Source) -> Iterator[str]:
-    """Run a scan over a file, giving it what it wants; yields what it finds."""
+def pump(scan: FrameScan, source: FileSource) -> Iterator[str]:
+    """Run a scan over a file, feeding it the bytes that it requests; yields what it finds."""
     while True:
         status = scan.run()
         if status == "more":
             yield status
             at = scan.at
-            wanted = min(L.SCAN_WINDOW_BYTES, scan.limit - at)
+            wanted = min(SCAN_WINDOW_BYTES, scan.limit - at)
             data = source.read(at, wanted)
             if len(data) < wanted:
                 scan.shorten(at + len(data))
             scan.feed(data)
         elif status == "sum":
             at = scan.at
-            (commit,) = struct.unpack("<I", source.read(at, 4).ljust(4, b"\0"))
+            commit = L.FRAME.get(source.read(at, L.FRAME_HEADER_BYTES), "commit")
             scan.summed(source.frame_is_valid(at, commit))
         else:
             yield status
@@ -182,10 +181,10 @@ def scan_of(header: Header, limit: int, **options: Any) -> FrameScan:
     )
 
 
-class _Finder:
-    """Collects the holes of one scan, and tells an unfinished append from damage."""
+class _HoleFinder:
+    """Collects the holes of one scan, and distinguishes an unfinished append from damage."""
 
-    def __init__(self, source: Source, scan: FrameScan, sure: int, head: int) -> None:
+    def __init__(self, source: FileSource, scan: FrameScan, sure: int, head: int) -> None:
         self.source = source
         self.scan = scan
         self.sure = sure
@@ -202,12 +201,12 @@ class _Finder:
             self.more += 1
 
     def damaged(self, *, batch: bool) -> None:
-        """The scan stands at a frame that is not valid, or behind a batch that is not whole."""
+        """The scan is at an invalid frame, or after an incomplete batch."""
         scan = self.scan
         expected = scan.walked().next_seq
-        reason = "a batch before it that is not whole" if batch else scan.reason
+        reason = "an incomplete batch before it" if batch else scan.reason
         self.open = Hole(scan.at, reason, expected, batch, not batch and scan.unknown_kind)
-        self.settle()
+        self.judge_tail()
         start = scan.at if scan.batch_start is None else scan.batch_start
         if self.tail is None and start >= self.sure:
             walk, frames = scan.walked_before()
@@ -219,17 +218,13 @@ class _Finder:
     def _batch_sum(self, start: int, expected: int) -> int | None:
         if self.scan.batch_start is not None:
             return self.scan.batch_sum
-        head = self.source.read(start, L.FRAME_HEADER_BYTES).ljust(L.FRAME_HEADER_BYTES, b"\0")
-        seq: int
-        left: int
-        (seq,) = struct.unpack_from("<Q", head, L.FRAME_SEQ)
-        (left,) = struct.unpack_from("<I", head, L.FRAME_BATCH_LEFT)
-        if seq == expected:
-            return expected + left
+        head = self.source.read(start, L.FRAME_HEADER_BYTES)
+        if L.FRAME.get(head, "seq") == expected:
+            return expected + L.FRAME.get(head, "batch_left")
         return None if not any(head) else -1
 
-    def settle(self) -> None:
-        """Decide about an earlier tail: more than one batch behind it makes it damage."""
+    def judge_tail(self) -> None:
+        """Decide about an earlier tail: more than one batch after it makes it damage."""
         if self.tail is None:
             return
         watched = self.scan.watched
@@ -260,21 +255,21 @@ class _Finder:
             tail.hole = hole
             tail.dirty = tail.start if tail.start < hole.offset else scan.dirty
             if tail.dirty is not None and tail.start < self.head and tail.dirty < self.head:
-                self.add(hole)  # control knows of frames there, and something else is there
+                self.add(hole)  # control says that frames are there, but other bytes are
                 self.tail = None
         elif len(tail.inner) < HOLES_MAX:
             tail.inner.append(hole)
 
 
 def scan_frames(
-    source: Source, header: Header, limit: int, *, sure: int, head: int, mark: int
+    source: FileSource, header: Header, limit: int, *, sure: int, head: int, mark: int
 ) -> Frames:
     """Check every frame up to ``limit``.
 
-    Below ``sure`` every frame must be valid; below ``head`` too, unless there are zeros only.
+    Below ``sure`` every frame must be valid; below ``head`` too, unless there are only zeros.
     """
     scan = scan_of(header, limit, mark=mark)
-    finder = _Finder(source, scan, sure, head)
+    finder = _HoleFinder(source, scan, sure, head)
     end: Literal["rolled", "limit", "lost"] = "limit"
     for status in pump(scan, source):
         if status in ("damaged", "batch"):
@@ -286,7 +281,7 @@ def scan_frames(
     if scan.batch_start is not None and end == "limit":
         finder.damaged(batch=True)
         end = "lost"
-    finder.settle()
+    finder.judge_tail()
     walk = scan.walked()
     if walk.rolled:
         end = "rolled"

@@ -1,4 +1,4 @@
-"""What the findings about a segment mean, given its place in the log: problems, or none."""
+"""Turn the findings about a segment into problems, given its place in the log."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from penstock.report import Problem, Severity, many
 from penstock.segments import segment
 from penstock.segments.check.examine import Segment, newest_settings
 from penstock.segments.check.frames import Hole, Tail
-from penstock.segments.segment import Summary
+from penstock.segments.segment import SegmentSummary
 from penstock.settings import Settings
 
-REPAIR = "penstock.repair(path) says what can be saved"
-LOST_SETTINGS = "settings that no frame repeats, the codec among them,"
+REPAIR = "run penstock.repair(path) to see what can be saved"
+LOST_SETTINGS = "settings that no frame repeats, including the codec,"
 
 
 @dataclass(slots=True)
-class Place:
-    """A segment that is part of the log, and what its place in it asks for."""
+class ChainLink:
+    """A segment that is part of the log, and what its place in the log requires."""
 
     segment: Segment
     newest: bool = False
@@ -30,7 +30,7 @@ class Place:
 
     @property
     def walk(self) -> Walked:
-        """The walk to the end of what belongs to the log."""
+        """The walk to the end of the frames that belong to the log."""
         return self.torn.walk if self.torn is not None else self.segment.walk
 
     @property
@@ -66,20 +66,19 @@ def without_path(found: Segment) -> str:
     return str(found.error).removeprefix(f"{found.path}: ")
 
 
-def judge(place: Place, before: Place | None) -> None:
+def judge(place: ChainLink, before: ChainLink | None) -> None:
     """Say what is wrong with one segment, given its place in the log."""
     found = place.segment
     header, frames = found.header, found.frames
     assert header is not None and frames is not None
     if found.guessed:
-        made_from = "the segments beside it say"
+        made_from = "its neighbouring segments"
         if found.alone:
-            made_from = f"the frames say; {LOST_SETTINGS} are those of a new log then"
+            made_from = f"its frames; {LOST_SETTINGS} are then those of a new log"
         place.say(
             "header",
             "damage",
-            f"its header cannot be read ({without_path(found)}); repair makes one from what "
-            f"{made_from}",
+            f"its header cannot be read ({without_path(found)}); repair makes one from {made_from}",
             offset=0,
         )
     elif header.base_seq != found.name_base:
@@ -93,14 +92,14 @@ def judge(place: Place, before: Place | None) -> None:
         _judge_header(place, before)
     for rot in found.rots:
         if rot.offset - L.SLOT_BYTES not in found.slots_bad:  # else the page was being written
-            message = f"{rot.message}; no event is lost, and repair writes it anew"
+            message = f"{rot.message}; no event is lost, and repair writes it again"
             place.say("header", "damage", message, offset=rot.offset)
     if found.size > header.segment_bytes:
         place.say(
             "size",
             "damage",
-            f"is {found.size} bytes long, and its segment {header.segment_bytes}: something was "
-            "written behind it; repair leaves that out",
+            f"is {found.size} bytes long, its segment only {header.segment_bytes}: something was "
+            "written after it; repair leaves that out",
             offset=header.segment_bytes,
         )
     elif found.size < header.data_offset:
@@ -114,7 +113,7 @@ def judge(place: Place, before: Place | None) -> None:
         place.say(
             "unreadable",
             "damage",
-            f"the device does not give {many(len(found.unreadable), 'page')} of it, this one "
+            f"{many(len(found.unreadable), 'page')} of it cannot be read from the device, this one "
             f"first; copy what can be read to another device, then {REPAIR}",
             offset=at,
         )
@@ -122,8 +121,8 @@ def judge(place: Place, before: Place | None) -> None:
         place.say(
             "producers",
             "damage",
-            "the checksum of its table of producers does not match, so a repeated append may go "
-            "unnoticed; repair makes it anew from the segment before it",
+            "the checksum of its table of producers does not match, so a repeated append may be "
+            "appended twice; repair rebuilds it from the segment before it",
             offset=header.producers_offset,
         )
     _judge_slots(place)
@@ -133,7 +132,7 @@ def judge(place: Place, before: Place | None) -> None:
     _judge_footer(place)
 
 
-def _judge_header(place: Place, before: Place | None) -> None:
+def _judge_header(place: ChainLink, before: ChainLink | None) -> None:
     header = place.segment.header
     assert header is not None
     try:
@@ -151,17 +150,17 @@ def _judge_header(place: Place, before: Place | None) -> None:
         place.say(
             "header",
             "damage",
-            "its header says less about the times before it than the frames before it do, so "
+            "its header does not cover all times of the frames before it, so "
             f"reads by time can miss events; {REPAIR}",
             offset=L.HEADER_PRIOR_APPEND_NS,
         )
 
 
-def _bare(error: Exception, place: Place) -> str:
+def _bare(error: Exception, place: ChainLink) -> str:
     return str(error).removeprefix(f"{place.segment.path}: ")
 
 
-def _judge_slots(place: Place) -> None:
+def _judge_slots(place: ChainLink) -> None:
     found = place.segment
     frames, slot = found.frames, found.slot
     assert frames is not None
@@ -169,8 +168,8 @@ def _judge_slots(place: Place) -> None:
         place.say(
             "checkpoint",
             "damage",
-            "neither checkpoint is valid: an open has to walk the whole segment and cannot tell "
-            "what was on the device; repair writes one anew",
+            "neither checkpoint is valid: an open must walk the whole segment and does not know "
+            "what was on disk; repair writes a new one",
             offset=L.SLOT_A_OFFSET,
         )
         return
@@ -179,8 +178,8 @@ def _judge_slots(place: Place) -> None:
         place.say(
             "checkpoint",
             "normal",
-            f"a checkpoint is not valid, and {other} counts; a crash while it was being written "
-            "leaves that",
+            f"a checkpoint is not valid, so {other} is used; a crash while it was being written "
+            "leaves this",
             offset=at,
         )
     if slot is None:
@@ -197,19 +196,19 @@ def _judge_slots(place: Place) -> None:
         "event_max_ns": slot.event_max_ns,
         "next_seq": slot.last_seq + 1,
     }
-    if slot.monotone:  # not to know is no lie
+    if slot.monotone:  # not knowing is not wrong
         told["monotone"] = True
     if reached and not found.guessed and any(getattr(marked, k) != v for k, v in told.items()):
         at = L.SLOT_A_OFFSET if found.slots[0] is slot else L.SLOT_B_OFFSET
         place.say(
             "checkpoint",
             "damage",
-            "its checkpoint says something else than the frames; repair writes it anew",
+            "its checkpoint does not match the frames; repair writes it again",
             offset=at,
         )
 
 
-def _judge_frames(place: Place) -> None:
+def _judge_frames(place: ChainLink) -> None:
     found = place.segment
     frames = found.frames
     assert frames is not None
@@ -222,7 +221,7 @@ def _judge_frames(place: Place) -> None:
                 place.say(
                     "torn",
                     "normal",
-                    "an append was not finished, as a crash leaves it; the next open for writing "
+                    "an append was not finished, as after a crash; the next open for writing "
                     "removes it",
                     offset=tail.start,
                     last_seq=tail.walk.next_seq - 1,
@@ -237,7 +236,7 @@ def _judge_frames(place: Place) -> None:
         place.say(
             "many",
             "damage",
-            "is so full of damage that looking for valid frames was given up; restore it from a "
+            "has so much damage that the search for valid frames was stopped; restore it from a "
             f"copy, or {REPAIR}",
             last_seq=frames.walk.next_seq - 1,
         )
@@ -247,8 +246,8 @@ def _judge_frames(place: Place) -> None:
         _say_end(place, frames.walk.offset, frames.walk.next_seq)
 
 
-def _judge_settings(place: Place) -> None:
-    """The newest settings frame counts, where no later header repeats it."""
+def _judge_settings(place: ChainLink) -> None:
+    """Check the newest settings frame, if no later header repeats it."""
     at = place.walk.settings_offset
     if not place.newest or not at:
         return
@@ -258,13 +257,13 @@ def _judge_settings(place: Place) -> None:
         place.say("settings", "damage", f"{_bare(error, place)}; {REPAIR}", offset=at)
 
 
-def settings_of(place: Place) -> Settings:
-    """The settings that hold at the end of a segment."""
+def settings_of(place: ChainLink) -> Settings:
+    """The settings at the end of a segment."""
     data = newest_settings(place.segment, place.walk.settings_offset)
     return Settings.from_json(data, place.segment.path)
 
 
-def _say_hole(place: Place, hole: Hole) -> None:
+def _say_hole(place: ChainLink, hole: Hole) -> None:
     if hole.batch:
         place.say(
             "batch",
@@ -289,7 +288,7 @@ def _say_hole(place: Place, hole: Hole) -> None:
     )
 
 
-def _say_end(place: Place, offset: int, expected: int, reason: str = "") -> None:
+def _say_end(place: ChainLink, offset: int, expected: int, reason: str = "") -> None:
     """The rest of the segment has no valid frame."""
     found = place.segment
     last = None
@@ -316,19 +315,19 @@ def _say_end(place: Place, offset: int, expected: int, reason: str = "") -> None
     )
 
 
-def _judge_index(place: Place) -> None:
+def _judge_index(place: ChainLink) -> None:
     found = place.segment
     if found.index_bad is not None and found.index_bad < found.index_wanted:
         place.say(
             "index",
             "damage",
-            f"entry {found.index_bad} of its index is not what the frames say; repair builds it "
-            "anew",
+            f"entry {found.index_bad} of its index does not match the frames; repair builds it "
+            "again",
             offset=L.INDEX_OFFSET + found.index_bad * L.INDEX_ENTRY_BYTES,
         )
 
 
-def _judge_footer(place: Place) -> None:
+def _judge_footer(place: ChainLink) -> None:
     found = place.segment
     header, frames, footer = found.header, found.frames, found.footer
     assert header is not None and frames is not None
@@ -336,23 +335,22 @@ def _judge_footer(place: Place) -> None:
         place.say(
             "footer",
             "damage",
-            "its footer is not valid; its events can be read all the same; repair writes it anew",
+            "its footer is not valid; its events can still be read; repair writes it again",
             offset=header.footer_offset,
         )
     if footer is None or frames.damaged or frames.end != "rolled":
         return
-    wanted = Summary.of(
+    wanted = SegmentSummary.of(
         frames.walk,
         index_crc=footer.index_crc,
         topics=frames.topics,
         sealed_ns=footer.sealed_ns,
     )
     if wanted != footer and not found.guessed:
-        names = [n for n in Summary.__slots__ if getattr(wanted, n) != getattr(footer, n)]
+        names = [n for n in SegmentSummary.__slots__ if getattr(wanted, n) != getattr(footer, n)]
         place.say(
             "footer",
             "damage",
-            f"its footer says something else than the frames about {', '.join(names)}; repair "
-            "writes it anew",
+            f"its footer does not match the frames in {', '.join(names)}; repair writes it again",
             offset=header.footer_offset,
         )

@@ -1,32 +1,31 @@
-"""Writing one segment anew from the valid frames of another; nothing that is valid is left out.
+"""Write one segment again from the valid frames of another; nothing valid is left out.
 
 Frames keep their seq, time, kind, flags and body. What depends on their place (back, checksum, a
-producer's chain) is made anew, and frames of a batch that lost some of its frames become single
-ones. The new file is read back and checked before anybody relies on it.
+producer's chain) is computed again, and frames of a batch that lost some of its frames become
+single ones. The new file is read back and checked before it is used.
 """
 
 from __future__ import annotations
 
-import struct
 from dataclasses import replace
 
 from penstock import _core, headers
 from penstock import layout as L
 from penstock._core import FrameScan, Walked
 from penstock.errors import Internal, PenstockError
-from penstock.handle import durability
-from penstock.segments import segment
-from penstock.segments.check.frames import Frames, Source, pump, scan_frames, scan_of
-from penstock.segments.segment import Header, Slot, Summary
+from penstock.segments import segment, syncing
+from penstock.segments.check.frames import FileSource, Frames, pump, scan_frames, scan_of
+from penstock.segments.segment import Header, SegmentSummary, Slot
 from penstock.system import files
+from penstock.tunables import ALLOCATE_STEP_MIN, SCAN_WINDOW_BYTES
 
-_HEADER = struct.Struct("<IIQQIIHHHBB")
 
-
-def roll_frame(seq: int, append_ns: int, back: int) -> bytes:
-    """The frame that leads to the segment of ``seq``."""
-    frame = bytearray(_HEADER.pack(1, 0, seq, append_ns, back, 0, L.NO_KEY, 0, 0, L.KIND_ROLL, 0))
-    struct.pack_into("<I", frame, L.FRAME_CRC, _core.crc32c(memoryview(frame)[L.FRAME_SEQ :]))
+def control_frame(kind: int, seq: int, append_ns: int, back: int) -> bytes:
+    """A frame of that kind, alone in its batch and without a body; ``seq`` is the next event's."""
+    frame = bytearray(
+        L.FRAME.pack(commit=1, seq=seq, append_ns=append_ns, back=back, key_len=L.NO_KEY, kind=kind)
+    )
+    L.FRAME.put(frame, crc=_core.crc32c(memoryview(frame)[L.FRAME_SEQ :]))
     return bytes(frame)
 
 
@@ -36,13 +35,13 @@ def write_segment(
     mode: int,
     *,
     table: bytes = b"",
-    source: tuple[Source, Header, int] | None = None,
+    source: tuple[FileSource, Header, int] | None = None,
     roll_to: int | None = None,
 ) -> Walked:
-    """Make the file ``target``, on the device when this returns; the walk over its frames.
+    """Make and sync the file ``target``; returns the walk over its frames.
 
-    ``source`` is where the frames are, under which header, and up to which offset. With ``roll_to``
-    the segment ends in a roll frame to that seq, and is sealed.
+    ``source`` is the file of the frames, its header, and the offset up to which to read. With
+    ``roll_to`` the segment ends in a roll frame to that seq, and is sealed.
     """
     fd = files.create_file(target, mode)
     try:
@@ -54,11 +53,11 @@ def write_segment(
             end, last, found_ns = _copy_frames(*source, fd, header, target)
             append_ns = max(append_ns, found_ns)
         if roll_to is not None:
-            frame = roll_frame(roll_to, append_ns, end - last if last else 0)
+            frame = control_frame(L.KIND_ROLL, roll_to, append_ns, end - last if last else 0)
             files.write_at(fd, frame, end, target)
             end += len(frame)
         else:
-            stop = min(end + L.ALLOCATE_STEP_MIN, header.footer_offset)
+            stop = min(end + ALLOCATE_STEP_MIN, header.footer_offset)
             files.allocate(fd, header.data_offset, stop, target)
         headers.put(fd, header.pack(), target)
         walk = _finish(fd, header, end, roll_to is not None, target)
@@ -72,9 +71,9 @@ def write_segment(
 
 
 def _copy_frames(
-    source: Source, old: Header, limit: int, fd: int, header: Header, target: str
+    source: FileSource, old: Header, limit: int, fd: int, header: Header, target: str
 ) -> tuple[int, int, int]:
-    """Copy the valid frames but roll frames; where they end, the last one, and its time."""
+    """Copy the valid frames except roll frames; returns their end, the last one, and its time."""
     scan = scan_of(old, limit, copy_to=header.data_offset)
     broken: list[tuple[int, int]] = []
     for status in pump(scan, source):
@@ -92,38 +91,46 @@ def _copy_frames(
     return scan.out_at, scan.out_last, scan.walked().last_append_ns
 
 
-def _copy_long(scan: FrameScan, source: Source, fd: int, target: str) -> None:
+def _copy_long(scan: FrameScan, source: FileSource, fd: int, target: str) -> None:
     commit, back, left = scan.long_frame()
     _place_frame(source, scan.at, fd, scan.out_at, commit, back, left, target)
 
 
 def _place_frame(
-    source: Source, at: int, fd: int, out_at: int, commit: int, back: int, left: int, target: str
+    source: FileSource,
+    at: int,
+    fd: int,
+    out_at: int,
+    commit: int,
+    back: int,
+    left: int,
+    target: str,
 ) -> None:
     """Copy one valid frame, piece by piece, with another ``back`` and ``batch_left``."""
     start = bytearray(source.read(at, L.FRAME_HEADER_BYTES))
-    struct.pack_into("<II", start, L.FRAME_BACK, back, left)
+    L.FRAME.put(start, back=back, batch_left=left)
     crc = _core.crc32c(memoryview(start)[L.FRAME_SEQ :])
     done, end = L.FRAME_HEADER_BYTES, L.FRAME_HEADER_BYTES + commit - 1
     while done < end:
-        data = source.read(at + done, min(L.SCAN_WINDOW_BYTES, end - done))
+        data = source.read(at + done, min(SCAN_WINDOW_BYTES, end - done))
         if not data:
             raise Internal(f"{source.path}: the frame at {at} is gone")
         crc = _core.crc32c(data, crc)
         files.write_at(fd, data, out_at + done, target)
         done += len(data)
     files.write_at(fd, bytes(-end % L.ALIGN), out_at + end, target)
-    struct.pack_into("<I", start, L.FRAME_CRC, crc)
+    L.FRAME.put(start, crc=crc)
     files.write_at(fd, bytes(start), out_at, target)
 
 
 def _make_single(fd: int, start: int, stop: int, target: str) -> None:
-    """Make the frames from ``start`` to ``stop`` of the new file batches of their own."""
-    source = Source(target)
+    """Make each frame from ``start`` to ``stop`` of the new file a batch of one."""
+    source = FileSource(target)
     try:
         while start < stop:
-            commit, _, _, _, back, _, *_ = _HEADER.unpack(source.read(start, L.FRAME_HEADER_BYTES))
-            _place_frame(source, start, fd, start, commit, back, 0, target)
+            frame = L.FRAME.unpack(source.read(start, L.FRAME_HEADER_BYTES))
+            commit = frame["commit"]
+            _place_frame(source, start, fd, start, commit, frame["back"], 0, target)
             start += -(-(L.FRAME_HEADER_BYTES + commit - 1) // L.ALIGN) * L.ALIGN
     finally:
         source.close()
@@ -131,26 +138,28 @@ def _make_single(fd: int, start: int, stop: int, target: str) -> None:
 
 def _finish(fd: int, header: Header, end: int, rolled: bool, target: str) -> Walked:
     """Check the frames that were written, then write index, footer and checkpoint for them."""
-    source = Source(target)
+    source = FileSource(target)
     try:
         frames = scan_frames(source, header, end, sure=end, head=0, mark=0)
     finally:
         source.close()
     if frames.holes or frames.walk.offset != end or (frames.end == "rolled") != rolled:
-        raise Internal(f"{target}: what was written is not what was read; please report it")
+        raise Internal(
+            f"{target}: the written frames do not match those that were read; please report it"
+        )
     index = frames.index + (segment.open_block(frames.walk) if rolled else b"")
     files.write_at(fd, index, L.INDEX_OFFSET, target)
     if rolled:
-        summary = Summary.of(
+        summary = SegmentSummary.of(
             frames.walk,
             index_crc=_core.crc32c(index),
             topics=frames.topics,
             sealed_ns=_core.now_ns(),
         )
         files.write_at(fd, summary.pack(header), header.footer_offset, target)
-    files.sync_data(fd, target)  # a checkpoint speaks of frames that are on the device
+    files.sync_data(fd, target)  # a checkpoint must only cover frames that are on disk
     files.write_at(fd, segment.first_slot(header).pack(), L.SLOT_A_OFFSET, target)
-    durability.write_slot(fd, _slot(header, frames), target)
+    syncing.write_slot(fd, _slot(header, frames), target)
     return frames.walk
 
 
@@ -172,8 +181,8 @@ def _slot(header: Header, frames: Frames) -> Slot:
 
 
 def copy_file(source: str, target: str, mode: int, *, header: Header, end: int | None) -> None:
-    """Copy a segment as it is, or its published frames up to ``end``; have it on the device."""
-    reading = Source(source)
+    """Copy a segment as it is, or its published frames up to ``end``, and sync it."""
+    reading = FileSource(source)
     try:
         fd = files.create_file(target, mode)
         try:
@@ -189,10 +198,10 @@ def copy_file(source: str, target: str, mode: int, *, header: Header, end: int |
         reading.close()
 
 
-def _copy_range(source: Source, fd: int, start: int, stop: int, target: str) -> None:
+def _copy_range(source: FileSource, fd: int, start: int, stop: int, target: str) -> None:
     """Copy bytes, leaving holes where there are only zeros."""
     while start < stop:
-        data = source.read(start, min(L.SCAN_WINDOW_BYTES, stop - start))
+        data = source.read(start, min(SCAN_WINDOW_BYTES, stop - start))
         if not data:
             return
         if data.count(0) < len(data) or start + len(data) == stop:
@@ -201,7 +210,7 @@ def _copy_range(source: Source, fd: int, start: int, stop: int, target: str) -> 
 
 
 def mode_of(path: str, fallback: int) -> int:
-    """The permission bits of a file that is there; else ``fallback``."""
+    """The permission bits of a file if it exists; else ``fallback``."""
     try:
         return files.status(path).st_mode & 0o666
     except PenstockError:

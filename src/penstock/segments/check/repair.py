@@ -1,14 +1,14 @@
-"""Repair: a log without its damage, and with every event that is still valid under its own seq.
+"""Repair: remove the damage of a log, and keep every valid event under its seq.
 
 It first makes a plan from what verify finds. Then it writes new files, either as a copy of the log
 elsewhere or beside the damaged ones, which are kept. It never changes a file that it reads from.
 
 In place, under LOCK_EX, as an algorithm; a second run finishes what a killed one began:
 
-1. Write every new segment under a temporary name, on the device.
+1. Write every new segment under a temporary name, and sync it.
 2. Keep each file that will be replaced as ``damaged-<base>-<time>.bin``.
-3. Delete control, which speaks of the files as they were.
-4. Give the new files their names; have the names on the device.
+3. Delete control, which describes the files as they were.
+4. Give the new files their names; sync the names.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from itertools import pairwise
 from penstock import _core
 from penstock import layout as L
 from penstock.errors import Busy, Corrupt, UnsupportedVersion, Usage
-from penstock.handle import locks, producers
+from penstock.handle import locks
 from penstock.handle.control import NAME as CONTROL
-from penstock.segments import segment
+from penstock.report import Plan, Progress, Step
+from penstock.segments import producers, segment
 from penstock.segments.backup import new_directory
 from penstock.segments.check import rebuild as R
 from penstock.segments.check.examine import Segment
-from penstock.segments.check.frames import Source
-from penstock.segments.check.judge import LOST_SETTINGS, Place, settings_of
-from penstock.segments.check.verify import DAMAGED, Findings, Progress, survey
+from penstock.segments.check.frames import FileSource
+from penstock.segments.check.judge import LOST_SETTINGS, ChainLink, settings_of
+from penstock.segments.check.verify import DAMAGED, Findings, survey
 from penstock.segments.leftovers import sweep, sweep_loads
 from penstock.segments.segment import Header
 from penstock.settings import Settings
@@ -36,30 +37,9 @@ from penstock.system import files
 from penstock.system.directory import Directory, Name
 from penstock.system.forks import Begun
 
-_EMPTY_MAX = 1000  # segments that are made in place of missing ones; others are numbered anew
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One segment that repair writes.
-
-    Attributes
-    ----------
-    action : str
-        "rebuild": written anew from its valid frames; "rename": given its right name; "add": one
-        that was not there; "move": out of the way, as it cannot be read and is not missed.
-    name : str
-        The file's name.
-    message : str
-        Why, and what it will hold.
-    """
-
-    action: str
-    name: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.action} {self.name}: {self.message}"
+_EMPTY_MAX = (
+    1000  # segments that are made in place of missing ones; beyond that, segments are renumbered
+)
 
 
 @dataclass(slots=True)
@@ -67,12 +47,12 @@ class _Item:
     """A segment of the repaired log."""
 
     header: Header
-    place: Place | None = None  # where its frames are now; None: it is new
+    place: ChainLink | None = None  # the place of its frames now; None: it is new
     why: list[str] = field(default_factory=list)  # empty: it stays as it is
     roll_to: int | None = None
     rename: bool = False
-    new_table: bool = False  # make the table of producers anew
-    table_from: _Item | None = None  # from what this one ends with
+    new_table: bool = False  # rebuild the table of producers
+    table_from: _Item | None = None  # from the table at the end of this one
     built: tuple[str, Header, int] | None = None  # file, header and newest producer frame
 
     @property
@@ -80,54 +60,14 @@ class _Item:
         return segment.file_name(self.header.base_seq)
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What repair would do, or has done.
-
-    Attributes
-    ----------
-    path : str
-        The log.
-    target : str or None
-        Where the repaired log is; None: nowhere, nothing was done.
-    steps : tuple of Step
-        Empty if nothing is damaged.
-    lost : tuple of (int, int)
-        First and last seq of each range of events that cannot be saved.
-    salvaged : int
-        Events that are read from segments written anew.
-
-    >>> penstock.open(path).append(b"hello")
-    1
-    >>> str(penstock.repair(path)).endswith("nothing to repair")
-    True
-    """
-
-    path: str
-    target: str | None
-    steps: tuple[Step, ...]
-    lost: tuple[tuple[int, int], ...]
-    salvaged: int
-
-    def __str__(self) -> str:
-        if not self.steps:
-            return f"{self.path}: nothing to repair"
-        done = f"repaired as {self.target}" if self.target is not None else "can be repaired"
-        lines = [f"{self.path}: {done}, {self.salvaged} events salvaged"]
-        lines += [f"lost: seq {a} to {b}" if b > a else f"lost: seq {a}" for a, b in self.lost]
-        if not self.lost:
-            lines.append("no event is lost, as far as can be told")
-        return "\n".join(lines + [str(s) for s in self.steps])
-
-
 def repair(
     directory: Directory,
     *,
-    to: str | os.PathLike[str] | None = None,
+    to: str | None = None,
     in_place: bool = False,
     progress: Progress | None = None,
 ) -> Plan:
-    """Repair the log in ``directory``, or say how; `penstock.repair` for a segmented log."""
+    """Repair the log in ``directory``, or plan it; `penstock.repair` for a segmented log."""
     if to is not None and in_place:
         raise Usage("repair works in place or to a new directory, not both")
     if in_place:
@@ -137,8 +77,8 @@ def repair(
     begun.check()
     items = _design(findings)
     if to is not None:
-        _to_directory(findings, items, files.path_text(to))
-    return _plan(findings, items, files.path_text(to) if to is not None else None)
+        _to_directory(findings, items, to)
+    return _plan(findings, items, to)
 
 
 def _plan(findings: Findings, items: list[_Item], target: str | None) -> Plan:
@@ -157,7 +97,7 @@ def _plan(findings: Findings, items: list[_Item], target: str | None) -> Plan:
 
 
 def _in_the_way(findings: Findings, items: list[_Item]) -> list[str]:
-    """Files with a segment's name that nobody can read, and that nothing else will replace."""
+    """Unreadable files with a segment's name that will not be replaced."""
     names = {item.name for item in items}
     unreadable = [s.path for s in findings.outside if s.header is None]
     return [path for path in unreadable if os.path.basename(path) not in names]
@@ -174,15 +114,15 @@ def _design(findings: Findings) -> list[_Item]:
             )
     if not findings.places:
         raise Corrupt(
-            f"{findings.path}: no segment has a header that can be read, so nothing says how the "
-            "log was made; restore one segment from a copy",
+            f"{findings.path}: no segment has a header that can be read, so the settings of the "
+            "log are unknown; restore one segment from a copy",
             path=findings.path,
         )
     for place in findings.places:
         if place.next_base is not None and place.walk.next_seq > place.next_base:
             raise Corrupt(
                 f"{place.segment.path}: it has events that belong to the next segment, seq "
-                f"{place.next_base}; move the one away that is not right",
+                f"{place.next_base}; move the wrong one away",
                 path=place.segment.path,
             )
     items: list[_Item] = []
@@ -194,8 +134,8 @@ def _design(findings: Findings) -> list[_Item]:
     return items
 
 
-def _item_for(place: Place, before: _Item | None) -> _Item:
-    """What becomes of one segment, but for where it leads to."""
+def _item_for(place: ChainLink, before: _Item | None) -> _Item:
+    """Plan one segment, except where it leads to."""
     found = place.segment
     header = found.header
     assert header is not None and found.frames is not None
@@ -205,11 +145,13 @@ def _item_for(place: Place, before: _Item | None) -> _Item:
     kinds = {p.kind for p in place.problems if p.severity == "damage"} - {"missing"}
     item.rename = kinds == {"name"}
     if kinds:
-        item.why.append(f"its {', '.join(sorted(kinds))} is damaged; {place.walk.count} events")
+        item.why.append(f"damaged: {', '.join(sorted(kinds))}; {place.walk.count} events")
     if found.alone:
-        item.why.append(f"its header is made from its frames, and {LOST_SETTINGS} are new")
+        item.why.append(
+            f"its header is made from its frames, and {LOST_SETTINGS} are those of a new log"
+        )
     if item.rename:
-        item.why = ["it is there under another name"]
+        item.why = ["it has a wrong name"]
     if before is not None and header.number != before.header.number + 1:
         item.header = replace(item.header, number=before.header.number + 1)
         item.why.append("its number does not follow the one before it")
@@ -220,11 +162,11 @@ def _item_for(place: Place, before: _Item | None) -> _Item:
         if place.walk.count and timed.prior_append_ns > place.walk.first_append_ns:
             raise Corrupt(
                 f"{found.path}: its events are older than those of the segment before it; move "
-                "the one away that is not right",
+                "the wrong one away",
                 path=found.path,
             )
         item.header = timed
-        item.why.append("its header says less about the times before it than the frames do")
+        item.why.append("its header does not cover all times of the frames before it")
         item.rename = False
     if found.guessed or found.producers_bad:
         item.new_table = True
@@ -234,23 +176,23 @@ def _item_for(place: Place, before: _Item | None) -> _Item:
     elif kinds & {"frame", "batch", "end", "many"}:
         item.header = _of_next_generation(item.header)
     elif any(p.kind == "settings" and p.offset for p in place.problems):
-        item.header = _of_next_generation(item.header)  # others hold in the segment behind it
+        item.header = _of_next_generation(item.header)  # the next segment has other ones
     return item
 
 
 def _of_next_generation(header: Header) -> Header:
-    """The header of a segment that is written anew, and may have holes in its seqs."""
-    return replace(header, generation=min(header.generation + 1, 0xFFFFFFFF))
+    """The header of a segment that is written again, and may have holes in its seqs."""
+    return replace(header, generation=min(header.generation + 1, L.GENERATION_MAX))
 
 
-def _is_dense(place: Place) -> bool:
+def _is_dense(place: ChainLink) -> bool:
     """Whether the seqs of a segment go up by ones, to where it leads."""
     walk = place.walk
     wanted = walk.next_seq if place.next_base is None else place.next_base
     return bool(walk.count == wanted - place.segment.base == walk.next_seq - place.segment.base)
 
 
-def _with_settings(header: Header, place: Place, before: _Item | None) -> Header:
+def _with_settings(header: Header, place: ChainLink, before: _Item | None) -> Header:
     """The header with settings that can be read."""
     try:
         Settings.from_json(header.settings, place.segment.path)
@@ -261,7 +203,7 @@ def _with_settings(header: Header, place: Place, before: _Item | None) -> Header
 
 
 def _with_times(header: Header, before: _Item) -> Header:
-    """The header, saying no less about the times before it than what stands before it."""
+    """The header, covering the times of everything before it."""
     append_ns, event_max_ns = before.header.prior_append_ns, before.header.prior_event_max_ns
     monotone = before.header.monotone
     if before.place is not None:
@@ -279,8 +221,8 @@ def _with_times(header: Header, before: _Item) -> Header:
     )
 
 
-def _bridge(items: list[_Item], place: Place) -> None:
-    """Have the last item lead to ``place``, over empty segments in place of missing ones."""
+def _bridge(items: list[_Item], place: ChainLink) -> None:
+    """Make the last item lead to ``place``, over empty segments in place of missing ones."""
     last = items[-1]
     assert last.place is not None and place.segment.header is not None
     base = place.segment.base
@@ -296,20 +238,20 @@ def _bridge(items: list[_Item], place: Place) -> None:
 
 
 def _lead(item: _Item, base: int) -> None:
-    """Have an item end in a roll frame to ``base``."""
+    """End an item in a roll frame to ``base``."""
     item.roll_to = base
     assert item.place is not None
     found = item.place.segment
     if found.leads_to != base or found.frames is None or found.frames.end != "rolled":
         if item.rename or not item.why:
             item.rename = False
-            item.why = ["it has to lead to the next segment that is there"]
+            item.why = ["it must lead to the next existing segment"]
             item.header = _of_next_generation(item.header)
         elif item.place.walk.next_seq != base and item.header.generation == 0:
             item.header = replace(item.header, generation=1)
 
 
-def _empty(before: _Item, place: Place, base: int, following: int) -> _Item:
+def _empty(before: _Item, place: ChainLink, base: int, following: int) -> _Item:
     """An empty segment in place of a missing one."""
     walk = place.walk
     header = replace(
@@ -329,7 +271,7 @@ def _empty(before: _Item, place: Place, base: int, following: int) -> _Item:
 
 
 def _end(findings: Findings, items: list[_Item]) -> None:
-    """Have the log end in a segment that takes appends."""
+    """Make the log end in a segment that takes appends."""
     newest = items[-1]
     place = newest.place
     assert place is not None
@@ -337,7 +279,7 @@ def _end(findings: Findings, items: list[_Item]) -> None:
     gone = any(p.kind == "missing" for p in place.problems)
     rebuilt = bool(newest.why) and newest.header.generation > 0
     if leads_to is not None and not gone and not newest.why:
-        return  # a roll that was begun: the next open finishes it
+        return  # an unfinished roll: the next open finishes it
     if leads_to is None and not rebuilt:
         return
     first = place.walk.next_seq if leads_to is None else leads_to
@@ -353,7 +295,7 @@ def _end(findings: Findings, items: list[_Item]) -> None:
     items[-1].table_from = newest
 
 
-def _fresh(before: _Item, place: Place, base: int) -> _Item:
+def _fresh(before: _Item, place: ChainLink, base: int) -> _Item:
     """A new segment at the end of the log, to take appends."""
     walk = place.walk
     settings = _settings_of(place)
@@ -371,12 +313,12 @@ def _fresh(before: _Item, place: Place, base: int) -> _Item:
         producers_bytes=0,
         producers_crc=0,
     )
-    why = [f"takes what is appended from seq {base} on"]
+    why = [f"it takes appends from seq {base} on"]
     return _Item(header, None, why, new_table=True)
 
 
-def _settings_of(place: Place) -> Settings:
-    """The settings that hold at the end of a segment, or else those that can be read."""
+def _settings_of(place: ChainLink) -> Settings:
+    """The settings at the end of a segment, or else those that can be read."""
     assert place.segment.header is not None
     try:
         return settings_of(place)
@@ -389,15 +331,15 @@ def _settings_of(place: Place) -> Settings:
 
 
 def _table_of(item: _Item) -> bytes:
-    """The table of producers that a segment begins with: what the one before it ended with."""
+    """The table of producers at the start of a segment: that at the end of the one before it."""
     room = item.header.segment_bytes // L.PRODUCERS_SHARE
     if item.place is not None:
-        room = min(room, item.header.producers_bytes)  # frames must not move towards the end
+        room = min(room, item.header.producers_bytes)  # frames must not move up
     before = item.table_from
     if before is None or before.built is None:
         return b""
     path, header, newest = before.built
-    source = Source(path)
+    source = FileSource(path)
     try:
         data = source.read(header.producers_offset, header.producers_bytes)
     finally:
@@ -425,7 +367,7 @@ def _build(item: _Item, target: str, findings: Findings, fallback: int) -> None:
         header = replace(header, producers_bytes=len(table), producers_crc=crc)
     elif place is not None:
         table = _read(place.segment, header.producers_offset, header.producers_bytes)
-    source = Source(place.segment.path) if place is not None else None
+    source = FileSource(place.segment.path) if place is not None else None
     frames = None
     if place is not None and source is not None:
         assert place.segment.header is not None
@@ -444,7 +386,7 @@ def _build(item: _Item, target: str, findings: Findings, fallback: int) -> None:
 def _read(found: Segment, offset: int, nbytes: int) -> bytes:
     if not nbytes:
         return b""
-    source = Source(found.path)
+    source = FileSource(found.path)
     try:
         return source.read(offset, nbytes)
     finally:
@@ -471,7 +413,7 @@ def _in_place(directory: Directory, progress: Progress | None) -> Plan:
     try:
         dir_fd = files.open_dir(directory)
         try:
-            with _core.Opening(dir_fd):
+            with _core.FlockBlock(dir_fd):
                 return _alone(directory, dir_fd, lock_fd, progress)
         finally:
             files.close(dir_fd)
@@ -483,8 +425,8 @@ def _alone(directory: Directory, dir_fd: int, lock_fd: int, progress: Progress |
     path = directory.path
     if not files.lock_exclusive(lock_fd, path) or not files.lock_exclusive(dir_fd, path):
         raise Busy(
-            f"{path}: somebody has the log open; close it in every process, or repair it to a "
-            "new directory"
+            f"{path}: another process has the log open; close it in every process, or repair it to "
+            "a new directory"
         )
     names = files.list_dir(directory)
     sweep(directory, names)
@@ -503,7 +445,7 @@ def _alone(directory: Directory, dir_fd: int, lock_fd: int, progress: Progress |
 
 
 def _replace(findings: Findings, items: list[_Item], dir_fd: int) -> None:
-    """Put new segments into the place of damaged ones."""
+    """Replace damaged segments by new ones."""
     directory = findings.directory
     mode = _file_mode(findings)
     ready: list[tuple[Name, Name]] = []

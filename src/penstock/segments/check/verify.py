@@ -1,8 +1,8 @@
-"""Verify: look at every byte of a log that matters and say what is wrong with it, in words.
+"""Verify: check every byte of a log that matters and report what is wrong.
 
-It reads what is there into private memory, changes nothing, needs no control and trusts no length,
-so it works on read-only media, on logs that cannot be opened, and beside writers: of a log in use,
-what lies behind the published head is not looked at.
+It reads the files into private memory, changes nothing, needs no control and trusts no length, so
+it works on read-only media, on logs that cannot be opened, and beside writers: in a log in use,
+bytes after the published head are not checked.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,8 +18,9 @@ from itertools import pairwise
 from penstock import layout as L
 from penstock.errors import NoSuchLog, NotFound, PenstockError
 from penstock.handle import control, locks
-from penstock.handle.control import Peek
-from penstock.report import Problem, Report, Severity
+from penstock.handle.control import Peek, Words
+from penstock.layout import SegmentPosition
+from penstock.report import Problem, Progress, Report, Severity
 from penstock.segments import segment
 from penstock.segments.check.examine import (
     Segment,
@@ -29,16 +30,14 @@ from penstock.segments.check.examine import (
     look,
     read_identity,
 )
-from penstock.segments.check.frames import Source
-from penstock.segments.check.judge import REPAIR, Place, judge, without_path
+from penstock.segments.check.frames import FileSource
+from penstock.segments.check.judge import REPAIR, ChainLink, judge, without_path
 from penstock.segments.ending import linked_uuids, two_logs
 from penstock.segments.leftovers import is_leftover_name, is_ours
 from penstock.segments.recovery import DIRECTORIES, LOST
 from penstock.segments.segment import Header
 from penstock.system import files
 from penstock.system.directory import Directory
-
-Progress = Callable[[int, int], None]
 
 DAMAGED = "damaged-"
 _KEPT = re.compile(DAMAGED + r"([0-9]{20})-[0-9]+\.bin")
@@ -48,15 +47,15 @@ _KNOWN = {control.NAME, locks.NAME, *DIRECTORIES}
 
 @dataclass(slots=True)
 class Findings:
-    """All that there is in a log's directory: what repair works from."""
+    """All that was found in a log's directory; the input of repair."""
 
     directory: Directory
     uuid: bytes
     peek: Peek | None
-    places: list[Place]
+    places: list[ChainLink]
     outside: list[Segment]  # files with a segment's name that are not part of the log
     problems: list[Problem]  # of the log as a whole
-    undecided: str  # not empty: why nothing says which log this is
+    undecided: str  # not empty: why it is unknown which log this is
 
     @property
     def path(self) -> str:
@@ -65,11 +64,11 @@ class Findings:
 
     @property
     def live(self) -> bool:
-        """Whether somebody may be appending."""
+        """Whether a writer may be appending."""
         return self.peek is not None and self.peek.live
 
     def all_problems(self) -> Iterator[Problem]:
-        """In the order of the log, then those of the log as a whole."""
+        """Problems in the order of the log, then those of the log as a whole."""
         for place in self.places:
             yield from place.problems
         yield from self.problems
@@ -92,7 +91,7 @@ def verify(directory: Directory, *, progress: Progress | None = None) -> Report:
     )
 
 
-def _data_offset(place: Place) -> int:
+def _data_offset(place: ChainLink) -> int:
     assert place.segment.header is not None
     return place.segment.header.data_offset
 
@@ -100,11 +99,11 @@ def _data_offset(place: Place) -> int:
 def survey(
     directory: Directory, progress: Progress | None = None, *, spare: bool = False
 ) -> Findings:
-    """Look at everything in the directory, again if a writer came while this was at it.
+    """Check everything in the directory; check again if a writer came meanwhile.
 
-    With ``spare``, files that an earlier repair kept may stand for segments that are missing.
+    With ``spare``, files that an earlier repair kept may replace missing segments.
     """
-    place = control.Place.in_directory(directory)
+    place = control.ControlPlace.in_directory(directory)
     for _ in range(3):
         peek = control.peek(place)
         findings = _Survey(directory, peek, progress, spare).run()
@@ -117,7 +116,7 @@ def survey(
 
 
 class _Survey:
-    """One look at a directory."""
+    """One pass over a directory."""
 
     def __init__(
         self, directory: Directory, peek: Peek | None, progress: Progress | None, spare: bool
@@ -135,7 +134,7 @@ class _Survey:
         self.done = self.told = self.total = 0
 
     def run(self) -> Findings:
-        """Which files are the log's, in what order, and what is wrong with each."""
+        """Find the files of the log, their order, and what is wrong with each."""
         found = [
             s
             for n in self.names
@@ -175,7 +174,7 @@ class _Survey:
     def _settle_uuid(self, found: list[Segment]) -> bytes:
         """The log's uuid, as an opener would find it.
 
-        If nothing decides, that is a problem, and the rest is told of the log with most segments.
+        If it is unknown, that is a problem, and the rest is about the log with most segments.
         """
         named = {s.name_base: s for s in found if s.header and s.header.base_seq == s.name_base}
         headers = [s.header for s in (named.values() or found) if s.header is not None]
@@ -203,10 +202,10 @@ class _Survey:
         return found.leads_to or 0
 
     def _uuid_without_headers(self, found: list[Segment]) -> bytes:
-        """The uuid in control or in a footer; a new one if nothing tells."""
-        uuid = control.uuid_of(control.Place.in_directory(self.directory))
+        """The uuid in control or in a footer; a new one if neither is there."""
+        uuid = control.uuid_of(control.ControlPlace.in_directory(self.directory))
         for s in found if uuid is None else []:
-            with suppress(PenstockError), closing(Source(s.path)) as source:
+            with suppress(PenstockError), closing(FileSource(s.path)) as source:
                 identity = read_identity(source)
                 if identity is not None:
                     return identity[0]
@@ -221,7 +220,7 @@ class _Survey:
         )
 
     def _own(self, found: list[Segment], uuid: bytes) -> list[Segment]:
-        """The segments of this log, by the base that they say they have."""
+        """The segments of this log, by the base in their headers."""
         own: dict[int, Segment] = {}
         misnamed: list[Segment] = []
         for s in found:
@@ -237,7 +236,7 @@ class _Survey:
             if s.base in own:
                 self._set_aside(
                     s,
-                    f"it is the segment of seq {s.base} under another name, and that one is there",
+                    f"it is the segment of seq {s.base} under another name, which is there too",
                     "move it away",
                 )
             else:
@@ -247,7 +246,7 @@ class _Survey:
         return [own[base] for base in sorted(own)]
 
     def _add_spare(self, own: dict[int, Segment], uuid: bytes) -> None:
-        """Take files that a repair kept for segments that are not there under their names."""
+        """Use files that a repair kept for segments that are missing."""
         for name in self.names:
             match = _KEPT.fullmatch(name)
             s = look(self.directory.file(name), int(match[1])) if match else None
@@ -257,18 +256,19 @@ class _Survey:
                 own[s.base] = s
 
     def _live_end(self, found: Segment) -> int | None:
-        """Where the published frames end, in the segment that a live head stands in."""
+        """Where the published frames end, in the segment of a live head."""
         if self.peek is None or not self.peek.live or found.header is None:
             return None
-        head = self.peek.words[L.C_HEAD]
-        return head & 0xFFFFFFFF if head >> 32 == found.header.number else None
+        number, end = SegmentPosition.unpack(self.peek.words[L.C_HEAD])
+        return end if number == found.header.number else None
 
     def _examine(self, found: Segment) -> None:
         head = index_sure = 0
         if self.peek is not None and found.header is not None:
             words = self.peek.words
-            if words[L.C_HEAD] >> 32 == found.header.number:
-                head = words[L.C_HEAD] & 0xFFFFFFFF
+            number, end = SegmentPosition.unpack(words[L.C_HEAD])
+            if number == found.header.number:
+                head = end
                 index_sure = words[L.C_INDEX_COUNT]
         examine(
             found,
@@ -278,16 +278,16 @@ class _Survey:
             passed=self._passed,
         )
 
-    def _chain(self, own: list[Segment]) -> list[Place]:
+    def _chain(self, own: list[Segment]) -> list[ChainLink]:
         """Examine the segments in order, and leave out those that cannot be part of the log."""
-        places: list[Place] = []
+        places: list[ChainLink] = []
         for i, found in enumerate(own):
             before = places[-1].segment if places else None
             leads_to = before.leads_to if before is not None else None
             if leads_to is not None and found.base < leads_to:
                 assert before is not None
                 why = f"it begins inside the segment of seq {before.base}"
-                # Readers pass over a foreign segment, but not over one that they cannot tell is.
+                # Readers pass over a foreign segment, but not over one that may belong to the log.
                 severity: Severity = "damage" if found.header is None else "normal"
                 self._set_aside(found, why, "move it away", severity)
                 continue
@@ -303,8 +303,8 @@ class _Survey:
             try:
                 self._examine(found)
             except NotFound:
-                continue  # retained away just now
-            places.append(Place(found))
+                continue  # just deleted by retention
+            places.append(ChainLink(found))
             later = own[i + 1 :]
             found.cut = self._ends_in(found, later)
             if found.cut:
@@ -316,9 +316,9 @@ class _Survey:
     def _ends_in(self, found: Segment, later: list[Segment]) -> bool:
         """Whether the log ends in a segment that has not rolled.
 
-        What stands behind it is not part of the log then, unless something there says that all
-        before it was on the device once: in that case the end of this one is lost. Segments that
-        came after this look at the log began say nothing about it.
+        If so, segments after it are not part of the log, unless one of them says that all before
+        it was on disk once: in that case the end of this one is lost. Segments that were made
+        after this pass began do not count.
         """
         later = [s for s in later if s.header is None or not self._is_newer(s.header)]
         frames, header = found.frames, found.header
@@ -328,8 +328,8 @@ class _Survey:
         ):
             return False
         walk = frames.tail.walk if frames.tail is not None else frames.walk
-        head = self.peek.words[L.C_HEAD] >> 32 if self.peek is not None else 0
-        if any(s.header is not None and s.header.number == head for s in later):
+        active = _active(self.peek.words) if self.peek is not None else 0
+        if any(s.header is not None and s.header.number == active for s in later):
             return False
         return not any(
             s.claims
@@ -339,7 +339,7 @@ class _Survey:
         )
 
     def _set_apart(self, stray: Segment, end: Segment) -> None:
-        """Take note of a segment behind the end of the log."""
+        """Note a segment after the end of the log."""
         assert end.frames is not None
         if stray.header is not None and self._is_newer(stray.header):
             return
@@ -353,19 +353,19 @@ class _Survey:
         else:
             why = f"nothing leads to it: the segment of seq {end.base} has not rolled"
             todo = (
-                "a load that was broken off or a power failure leaves that, and the next open for "
-                "writing moves it out of the way"
+                "an interrupted load or a power failure leaves this, and the next open for "
+                "writing moves it aside"
             )
         self._set_aside(stray, why, todo)
 
     def _is_newer(self, header: Header) -> bool:
-        """Whether a segment was made after this look at the log began."""
+        """Whether a segment was made after this pass began."""
         if self.peek is None or not self.peek.live:
             return False
-        return header.number > self.peek.words[L.C_HEAD] >> 32
+        return header.number > _active(self.peek.words)
 
     def _guess(self, found: Segment, before: Segment | None, rest: list[Segment]) -> bool:
-        """Have a header for a segment whose own cannot be read; ``rest`` begins with it."""
+        """Make a header for a segment whose header cannot be read; ``rest`` begins with it."""
         if found.newer or (found.size == 0 and not files.exists(found.path)):
             self.outside.append(found)
             self.problems.append(
@@ -386,20 +386,20 @@ class _Survey:
                     "header",
                     "damage",
                     found.path,
-                    f"its header cannot be read ({without_path(found)}), and nothing says what it "
-                    "was; restore it from a copy",
+                    f"its header cannot be read ({without_path(found)}), and it cannot be "
+                    "rebuilt; restore it from a copy",
                     offset=0,
                 )
             )
         return found.header is not None
 
     def _number_of(self, found: Segment) -> int:
-        """The number of the oldest segment, if nothing in it tells: control may know it."""
+        """The number of the oldest segment, if it does not contain it: control may know it."""
         words = self.peek.words if self.peek is not None else {}
         active = words.get(L.C_ACTIVE_BASE) == found.name_base
-        return words[L.C_HEAD] >> 32 or 1 if active else 1
+        return _active(words) or 1 if active else 1
 
-    def _judge_chain(self, places: list[Place]) -> None:
+    def _judge_chain(self, places: list[ChainLink]) -> None:
         for place, following in pairwise(places):
             header, next_header = place.segment.header, following.segment.header
             assert header is not None and next_header is not None
@@ -409,10 +409,10 @@ class _Survey:
                     "chain",
                     "damage",
                     f"it has events up to seq {place.walk.next_seq - 1}, and the next segment "
-                    f"begins with {next_header.base_seq}; move the one away that is not right",
+                    f"begins with {next_header.base_seq}; move the wrong one away",
                 )
             if leads_to is None:
-                continue  # said already: its end is lost
+                continue  # reported already: its end is lost
             if leads_to < next_header.base_seq:
                 self._missing(place, leads_to, next_header.base_seq - 1)
             elif next_header.number != header.number + 1:
@@ -426,7 +426,7 @@ class _Survey:
         if places:
             self._judge_newest(places[-1])
 
-    def _missing(self, place: Place, first: int, last: int | None) -> None:
+    def _missing(self, place: ChainLink, first: int, last: int | None) -> None:
         upto = f"to {last}" if last is not None else "on"
         place.problems.append(
             Problem(
@@ -440,12 +440,12 @@ class _Survey:
             )
         )
 
-    def _judge_newest(self, newest: Place) -> None:
+    def _judge_newest(self, newest: ChainLink) -> None:
         leads_to = newest.segment.leads_to
         header = newest.segment.header
         assert header is not None
         words = self.peek.words if self.peek is not None else None
-        known = words is not None and words[L.C_HEAD] >> 32 > header.number
+        known = words is not None and _active(words) > header.number
         if leads_to is not None and (newest.segment.footer is not None or known):
             last = words[L.C_NEXT_SEQ] - 1 if words is not None else None
             self._missing(newest, leads_to, last if last is not None and last >= leads_to else None)
@@ -464,20 +464,25 @@ class _Survey:
             if segment.is_name(name) or name in _KNOWN:
                 continue
             if name.startswith(LOST):
-                what = "bytes that recovery took out of a segment, kept for you to look at"
+                what = "bytes that recovery took out of a segment, kept for inspection"
             elif name.startswith(DAMAGED):
-                what = "a segment as it was before a repair; delete it when you are content"
+                what = "a segment as it was before a repair; delete it when it is no longer needed"
             elif is_leftover_name(name) and is_ours(self.directory.file(name)):
-                what = "unfinished work of a process that died, or of one that is at it"
+                what = "unfinished work of a process, dead or still running"
             else:
-                what = "not a file that Penstock knows; it is left alone"
+                what = "not a file of Penstock; it is left alone"
             self.problems.append(
                 Problem("left-over", "normal", os.path.join(self.path, name), what)
             )
 
 
+def _active(words: Words) -> int:
+    """The number of the segment that takes appends."""
+    return SegmentPosition.unpack(words[L.C_HEAD]).number
+
+
 def _follows(before: Segment, found: Segment) -> bool:
-    """Whether the numbers go up; one that was guessed does not speak against one that was read."""
+    """Whether the numbers go up; a guessed number does not contradict one that was read."""
     assert before.header is not None and found.header is not None
     if before.guessed or found.guessed:
         return True

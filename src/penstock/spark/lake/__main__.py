@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import PenstockError
 from penstock.spark import lake
 from penstock.spark.lake.compaction import ROWS_PER_FILE
-from penstock.spark.lake.stream import ROWS_PER_BATCH, Settings, await_end, begin
+from penstock.spark.lake.stream import ROWS_PER_BATCH, LakeSettings, await_end, begin
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,17 +28,17 @@ examples:
   %(prog)s 'data/orders/*' lake/orders --partition-by date,topic --follow --every '10 seconds'
   %(prog)s --compact lake/orders
 
-TARGET holds nothing but Parquet files, which any tool reads. The lake's book is beside it, called
-_NAME for a lake called NAME: checkpoint, journal, and the records that did not parse.
+TARGET holds only Parquet files, which any tool reads. Beside it is the lake's book, _NAME for
+a lake NAME: checkpoint, journal, and the records that did not parse.
 """
 
 
 def parser() -> argparse.ArgumentParser:
-    """What the command line takes."""
+    """The parser of the command line."""
     made = argparse.ArgumentParser(
         prog="python -m penstock.spark.lake",
         usage="%(prog)s LOG... TARGET [options]",
-        description="Take events from logs into partitioned Parquet, each exactly once.",
+        description="Copy events from logs into partitioned Parquet, each exactly once.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -86,7 +86,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--follow",
         action="store_true",
-        help="go on with what is appended; without it, stop at what is there",
+        help="go on with events that are appended later; without it, stop at the end",
     )
     made.add_argument(
         "--every", metavar="TIME", help="with --follow: time between batches, as '10 seconds'"
@@ -98,14 +98,14 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def settings(given: argparse.Namespace) -> Settings:
+def settings(given: argparse.Namespace) -> LakeSettings:
     """The settings of a lake, as given on the command line."""
     keep = None
     if given.keep is not None:
         pairs = (part.partition(":") for part in _names(given.keep))
         keep = {event: name or event for event, _, name in pairs}
     options = dict(part.partition("=")[::2] for part in given.option)
-    return Settings(
+    return LakeSettings(
         schema=given.schema,
         partition_by=_names(given.partition_by),
         keep=keep,
@@ -135,7 +135,7 @@ def show(batch: lake.Batch) -> None:
 
 
 def session() -> SparkSession:
-    """The session of spark-submit, or one of this machine's cores."""
+    """The session of spark-submit, or a local one."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
@@ -150,9 +150,9 @@ def main(arguments: list[str] | None = None) -> int:
     given = made.parse_args(arguments)
     *logs, target = given.paths
     if not logs and not given.compact:
-        made.error("which logs, and where to? LOG... TARGET; TARGET alone goes with --compact")
+        made.error("LOG... and TARGET must be given; only --compact takes TARGET alone")
     if given.every and not given.follow:
-        made.error("--every goes with --follow")
+        made.error("--every needs --follow")
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     try:
         if logs:
@@ -161,7 +161,7 @@ def main(arguments: list[str] | None = None) -> int:
             done = lake.compact(target, rows_per_file=given.rows_per_file, bad=given.bad)
             if not given.quiet:
                 merged = f"compacted {done.files_before} files into {done.files_after}"
-                print(merged if done.directories else "there was nothing to compact")
+                print(merged if done.directories else "there is nothing to compact")
     except PenstockError as error:
         print(f"{made.prog}: {error}", file=sys.stderr)
         return error.exit_code
@@ -172,12 +172,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def stop_on_signals() -> threading.Event:
-    """Set by Ctrl-C and SIGTERM, so that neither comes in the middle of a call to Java."""
+    """An event that Ctrl-C and SIGTERM set, so that neither interrupts a call to Java."""
     stop = threading.Event()
 
     def handler(number: int, _: object) -> None:
-        signal.signal(number, signal.SIG_DFL)  # who insists is obeyed at once
-        logging.disable(logging.ERROR)  # what is said from now on is that something was stopped
+        signal.signal(number, signal.SIG_DFL)  # a second signal ends the process at once
+        logging.disable(logging.ERROR)  # what follows is only that something was stopped
         stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):

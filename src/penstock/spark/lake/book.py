@@ -1,14 +1,14 @@
 """A lake's book: what has been published, what is being staged, and who may do either.
 
-The book lies beside the lake, not in it, so that the lake holds nothing but rows: polars and DuckDB
-read whatever lies below a directory, whether its name begins with ``_`` or not.
+The book is beside the lake, not in it, so that the lake holds nothing but rows: polars and DuckDB
+read every file below a directory, also in directories whose names begin with ``_``.
 
     lake/flights/                    the lake
       month=1/000000007-0.parquet
     lake/_flights/                   its book
       journal.json                   the last batch published, and the sums of all
       checkpoint/                    Spark's
-      staging/                       files that are not rows of the lake, or no longer
+      staging/                       files that are not yet, or no longer, rows of the lake
       bad/                           records that could not be parsed
       stream.lock  compact.lock      held while a stream, or a compaction, runs
       publish.lock                   held for the moments in which names in the lake change
@@ -25,7 +25,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Literal
 
 from penstock.errors import Busy, Corrupt, Usage
 from penstock.system import files
@@ -68,25 +68,27 @@ class Journal:
 
     @classmethod
     def from_json(cls, text: str, path: str) -> Journal:
-        """From what the book says."""
+        """From the text in the book."""
         try:
             found = json.loads(text)
             version = found.pop("version")
             if version != VERSION:
                 raise Corrupt(
-                    f"{path}: its version is {version!r}, and this Penstock knows {VERSION}: "
-                    "use the one that wrote it",
+                    f"{path}: the version must be {VERSION}, got {version!r}: use the version of "
+                    "Penstock that wrote it",
                     path=path,
                 )
             found["partition_by"] = tuple(found["partition_by"])
             found["moves"] = tuple(Move(**move) for move in found["moves"])
             return cls(**{each.name: found[each.name] for each in fields(cls)})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Corrupt(f"{path}: this is no journal of a lake ({error!r})", path=path) from error
+            raise Corrupt(
+                f"{path}: must be the journal of a lake ({error!r})", path=path
+            ) from error
 
 
-class Hold:
-    """A lock that lasts until it is let go, or until the process dies."""
+class LakeLock:
+    """A lock that is held until it is released, or until the process dies."""
 
     def __init__(self, path: str, timeout: float, why: str) -> None:
         self._fd = files.open_lock(path)
@@ -100,7 +102,7 @@ class Hold:
             nap = min(0.05, nap * 2)
 
     def release(self) -> None:
-        """Let go."""
+        """Release the lock."""
         if self._fd >= 0:
             files.close(self._fd)
             self._fd = -1
@@ -113,7 +115,7 @@ class Book:
         self.target = files.path_text(target, "the lake")
         above, name = os.path.split(self.target)
         if not name:
-            raise Usage(f"{self.target}: a lake needs a directory of its own")
+            raise Usage(f"the lake must be a directory with a name, got {self.target}")
         self.path = os.path.join(above, f"_{name}")
         self.staging = os.path.join(self.path, "staging")
         self.checkpoint = os.path.join(self.path, "checkpoint")
@@ -122,14 +124,14 @@ class Book:
         self.bad = self._bad_given or os.path.join(self.path, "bad")
 
     def make(self) -> None:
-        """Make the directories; rows that no journal accounts for are refused."""
+        """Create the directories; rows without a journal are refused."""
         journal = self.journal()
         if journal is not None:
             self._check_rows(journal)
         elif _has_parquet(self.target):
             raise Usage(
-                f"{self.target}: there are rows already, and no journal in {self.path} that tells "
-                "where they are from; choose another target, or move them away"
+                f"{self.target}: has rows already, but {self.path} has no journal for them; choose "
+                "another target, or move the rows away"
             )
         for path in (self.target, self.path, self.staging, self.bad):
             files.make_dirs(path)
@@ -137,33 +139,33 @@ class Book:
         for path in (self.target, self.bad):
             if os.stat(path).st_dev != device:
                 raise Usage(
-                    f"{path}: it is on another file system than {self.path}, and files cannot be "
-                    "moved between them at once; choose a path on the same one"
+                    f"{path}: must be on the same file system as {self.path}, so that files can be "
+                    "renamed from one to the other"
                 )
 
-    def hold(self, what: Literal["stream", "compact"], timeout: float) -> Hold:
-        """Be the only stream that fills the lake, or the only compaction of it."""
+    def hold(self, what: Literal["stream", "compact"], timeout: float) -> LakeLock:
+        """Become the only stream that fills the lake, or the only compaction of it."""
         verb = {"stream": "fills", "compact": "compacts"}[what]
-        why = f"another process {verb} {self.target}; stop that one first"
-        return Hold(os.path.join(self.path, f"{what}.lock"), timeout, why)
+        why = f"another process {verb} {self.target}; stop it first"
+        return LakeLock(os.path.join(self.path, f"{what}.lock"), timeout, why)
 
     @contextmanager
     def publishing(self) -> Iterator[None]:
-        """Be the only one who changes names in the lake."""
+        """Be the only process that changes names in the lake."""
         why = f"another process has been changing {self.target} for {PUBLISH_TIMEOUT:.0f} s"
-        hold = Hold(os.path.join(self.path, "publish.lock"), PUBLISH_TIMEOUT, why)
+        hold = LakeLock(os.path.join(self.path, "publish.lock"), PUBLISH_TIMEOUT, why)
         try:
             yield
         finally:
             hold.release()
 
     def journal(self) -> Journal | None:
-        """What the book says now; None if nothing has been published."""
+        """The journal as it is now; None if nothing was published."""
         text = files.read_text(self.journal_path)
         return None if text is None else Journal.from_json(text, self.journal_path)
 
     def recover(self) -> Journal | None:
-        """Finish the batch that was being published when its process died, if one was."""
+        """Finish the batch that was being published when its process died, if there is one."""
         with self.publishing():
             journal = self.journal()
             if journal is not None:
@@ -174,12 +176,12 @@ class Book:
     def _check_rows(self, journal: Journal) -> None:
         if journal.rows and not files.exists(self.target):
             raise Usage(
-                f"{self.target}: the rows are gone that {self.path} accounts for; bring them back, "
-                "or delete that too to fill the lake anew"
+                f"{self.target}: the rows are gone, but {self.path} has their journal; restore the "
+                f"rows, or delete {self.path} as well to start a new lake"
             )
 
     def publish(self, journal: Journal) -> Journal:
-        """Make a staged batch part of the lake: all of it, once the journal names it."""
+        """Make a staged batch part of the lake: it is, as soon as the journal names it."""
         journal = replace(journal, bad=self._bad_given)
         for move in journal.moves:
             files.sync_name(os.path.join(self.staging, move.staged))
@@ -206,7 +208,7 @@ class Book:
             files.sync_name(directory)
 
     def stage(self, what: Literal["batch", "compact"]) -> str:
-        """The name of a new place in staging, which no other attempt has ever used."""
+        """A new path in staging, which no other attempt has used."""
         return os.path.join(self.staging, f"{what}-{uuid.uuid4().hex}")
 
     def sweep(self, what: Literal["batch", "compact"]) -> None:
@@ -229,10 +231,3 @@ def parquet_files(directory: str) -> Iterator[str]:
 
 def _has_parquet(directory: str) -> bool:
     return next(parquet_files(directory), None) is not None
-
-
-def as_record(value: Any) -> dict[str, int]:
-    """Seqs by log, from an offset of the source; nothing if it is something else."""
-    if not isinstance(value, dict):
-        return {}
-    return {k: v for k, v in value.items() if isinstance(k, str) and isinstance(v, int)}

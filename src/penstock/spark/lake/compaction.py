@@ -1,12 +1,12 @@
-"""Merging the small files of a lake, beside the stream that fills it and those who read it.
+"""Merging the small files of a lake, beside the stream that fills it and beside readers.
 
-Needs pyarrow and no Spark. The algorithm, for each directory that has two small files or more:
+Needs pyarrow and no Spark. The algorithm, for each directory with two small files or more:
 
 1.  Write their rows, in the order of the files' names, into larger ones in a new directory in
     staging, and sync them.
 2.  Under ``publish.lock``: link to every other file of the directory from the new one, and
-    exchange the two directories. This one step of the file system is all that anybody sees.
-3.  At the end of all, delete staging, which has the old directories now.
+    exchange the two directories. Others see only this one step of the file system.
+3.  At the end, delete staging, which has the old directories now.
 
 A death before the exchange leaves the lake as it was, one after it leaves it compacted; either way
 the next compaction deletes what is in staging.
@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.arguments import check_progress
 from penstock.errors import Io, NoSuchLog, Usage, WrongType
 from penstock.spark.lake.book import HOLD_TIMEOUT, Book, parquet_files
 from penstock.system import files
@@ -53,18 +54,18 @@ def compact(
 ) -> Compaction:
     """Merge small files of the lake at ``target``, and of its bad records.
 
-    A file is small if it has less than half of ``rows_per_file`` rows. A stream may go on filling
-    the lake meanwhile, and others may read it. To do it twice changes nothing the second time.
-    ``bad`` is as for `start`; ``progress`` is called with a directory, and how many files it had
-    and has.
+    A file is small if it has less than half of ``rows_per_file`` rows. A stream may fill the lake
+    at the same time, and others may read it. A second call changes nothing. ``bad`` is as for
+    `start`; ``progress`` is called with a directory, and how many files it had and has now.
 
     Raises `Busy` if another process compacts the lake, and `Io` where the file system cannot
     exchange two directories: ext4, XFS, Btrfs and tmpfs can, NFS cannot.
     """
     if isinstance(rows_per_file, bool) or not isinstance(rows_per_file, int):
-        raise WrongType(f"rows_per_file is a whole number, not {type(rows_per_file).__name__}")
+        raise WrongType(f"rows_per_file must be a whole number, got {type(rows_per_file).__name__}")
     if rows_per_file < 2:
-        raise Usage(f"rows_per_file is a number of rows from 2, not {rows_per_file}")
+        raise Usage(f"rows_per_file must be 2 or more, got {rows_per_file}")
+    check_progress(progress)
     needed("pyarrow.parquet", "'penstock[spark]'")
     book = Book(target, bad)
     if not files.exists(book.path):
@@ -88,7 +89,7 @@ def compact(
                     files_after=done.files_after + after,
                     rows=done.rows + rows,
                 )
-                logger.info("%s: %d files are %d", directory, before, after)
+                logger.info("%s: merged %d files into %d", directory, before, after)
                 if progress is not None:
                     progress(directory, before, after)
         book.sweep("compact")
@@ -134,8 +135,8 @@ def _exchange(staged: str, directory: str) -> None:
     except OSError as error:
         if error.errno in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV):
             raise Io(
-                f"{directory}: this file system cannot exchange two directories, which is how a "
-                "compaction stays unseen; nothing was changed",
+                f"{directory}: this file system cannot exchange two directories, which compact "
+                "needs; nothing was changed",
                 errno=error.errno,
                 filename=directory,
             ) from error
@@ -150,7 +151,7 @@ def _merge(directory: str, names: Sequence[str], staged: str, rows: int, rows_pe
     schema = _common([parquet.read_schema(path) for path in paths], directory)
     codec = parquet.read_metadata(paths[0]).row_group(0).column(0).compression.lower()
     files.make_dirs(staged)
-    # Equal shares, so that no small file is left over for the next time.
+    # Equal shares, so that no small file is left for the next time.
     count = max(1, -(-rows // rows_per_file))
     share = -(-rows // count)
     first = names[0].removesuffix(".parquet").split("-")[0]
@@ -185,7 +186,7 @@ def _common(schemas: Sequence[Any], directory: str) -> Any:
 
 
 def _slices(paths: Sequence[str], schema: Any, share: int) -> Iterator[Any]:
-    """The rows of some files, in tables of which none reaches over a multiple of ``share``."""
+    """The rows of some files, in tables that never cross a multiple of ``share``."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -204,7 +205,7 @@ def _slices(paths: Sequence[str], schema: Any, share: int) -> Iterator[Any]:
 
 
 def _as(table: Any, schema: Any) -> Any:
-    """A table with the columns of a schema; those that it lacks are null."""
+    """A table with the columns of a schema; missing ones are null."""
     import pyarrow as pa
 
     columns = [

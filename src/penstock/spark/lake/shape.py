@@ -1,6 +1,6 @@
-"""How events become rows of a lake: which columns, from where, and what is a bad record.
+"""How events become rows of a lake: the columns, their sources, and what is a bad record.
 
-All of it is column expressions; nothing here reads or writes.
+These are column expressions only; nothing here reads or writes.
 """
 
 from __future__ import annotations
@@ -48,13 +48,15 @@ class Shape:
         keep: Sequence[str] | Mapping[str, str] | None,
         partition_by: Sequence[str],
     ) -> None:
-        if isinstance(partition_by, str) or isinstance(keep, str):
-            raise WrongType("partition_by and keep are lists of names, not one text")
+        self.partition_by = _names(partition_by, "partition_by")
         self.schema = _struct(schema)
         if keep is None:
             keep = KEPT if self.schema is not None else (*KEPT, "value")
-        self.keep = dict(keep) if isinstance(keep, Mapping) else {name: name for name in keep}
-        self.partition_by = tuple(partition_by)
+        if isinstance(keep, Mapping):
+            _names([*keep, *keep.values()], "keep")
+            self.keep = dict(keep)
+        else:
+            self.keep = {name: name for name in _names(keep, "keep")}
         self._check_kept()
         self._check_names()
 
@@ -62,50 +64,51 @@ class Shape:
         for name in self.keep:
             if name not in EVENT_COLUMNS:
                 there = ", ".join(EVENT_COLUMNS)
-                raise Usage(f"keep: an event has no column {name!r}; it has {there}")
+                raise Usage(f"keep must name columns of the event ({there}), got {name!r}")
         for name in ("log", "offset"):
             if name not in self.keep:
-                raise Usage(f"keep: {name!r} must be among them, or rows cannot be traced back")
+                raise Usage(f"keep must have {name!r}: without it, rows cannot be traced to events")
 
     def _check_names(self) -> None:
         names = [*self.keep.values(), *(self.schema.names if self.schema is not None else ())]
         twice = _first_twice(names)
         if twice is not None:
             raise Usage(
-                f"two columns of the lake would be called {twice!r}: give the event's own another "
-                f"name, such as keep={{'log': 'log', 'offset': 'offset', {twice!r}: '_{twice}'}}"
+                f"two columns of the lake would have the name {twice!r}: give the event's column "
+                f"another one, such as keep={{'log': 'log', 'offset': 'offset', {twice!r}: "
+                f"'_{twice}'}}"
             )
         for name in names:
             if name in (REASON, _PARSED, _MALFORMED):
-                raise Usage(f"a column cannot be called {name!r}: the lake uses that name itself")
+                raise Usage(f"a column cannot have the name {name!r}, which the lake uses itself")
         twice = _first_twice(self.partition_by)
         if twice is not None:
             raise Usage(f"partition_by names {twice!r} twice")
         for name in self.partition_by:
             if name[:1] in ("", "_", "."):
                 raise Usage(
-                    f"partition_by: {name!r} would name directories that Spark and pyarrow do not "
-                    "read; they must not begin with '_' or '.'"
+                    f"partition_by must have names without '_' or '.' in front, got {name!r}: "
+                    "Spark and pyarrow do not read such directories"
                 )
             if name not in names and name not in TIMES:
                 raise Usage(
-                    f"partition_by: the lake has no column {name!r}; it has {', '.join(names)}, "
-                    f"and of the event's time {', '.join(TIMES)}"
+                    f"partition_by must name columns of the lake ({', '.join(names)}) or parts of "
+                    f"the event's time ({', '.join(TIMES)}), got {name!r}"
                 )
         if len(self.partition_by) >= len(names) and not set(names) - set(self.partition_by):
-            raise Usage("partition_by names all columns: nothing would be left in the files")
+            raise Usage("partition_by must leave a column for the files, got all columns")
         self._names = names
 
     @property
     def event_columns(self) -> list[str]:
-        """The event's columns that are needed of the source."""
+        """The columns of the event that the source must read."""
         wanted = {*self.keep, *(("value", "timestamp") if self.schema is not None else ())}
         if any(name not in self._names for name in self.partition_by):
             wanted.add("timestamp")
         return [name for name in EVENT_COLUMNS if name in wanted]
 
     def parsed(self, events: DataFrame) -> DataFrame:
-        """The events, with what was found in their values and why it is bad, if it is."""
+        """The events with their parsed values, and the reason if a value is bad."""
         from pyspark.sql import functions as F
 
         if self.schema is None:
@@ -151,7 +154,7 @@ class Shape:
         return parsed.filter(F.col(REASON).isNull()).select(*columns)
 
     def bad(self, parsed: DataFrame) -> DataFrame:
-        """The records that are not rows, with all that is known of them."""
+        """The records that are not rows, with the reason."""
         from pyspark.sql import functions as F
 
         return parsed.filter(F.col(REASON).isNotNull()).select(
@@ -160,13 +163,13 @@ class Shape:
 
     @property
     def order(self) -> tuple[str, str]:
-        """The columns that tell where a row is from."""
+        """The columns that tell where a row comes from."""
         return self.keep["log"], self.keep["offset"]
 
 
 def spread(rows: DataFrame, by: Sequence[str], order: Sequence[str]) -> DataFrame:
     """All rows of one directory in one task, in the order given."""
-    # As many tasks as there are cores: the session's default of 200 is for larger batches.
+    # One task per core: the default of a session, 200, is for larger batches.
     tasks = rows.sparkSession.sparkContext.defaultParallelism if by else 1
     quoted = [f"`{name.replace('`', '``')}`" for name in (*by, *order)]
     together = rows.repartition(max(1, tasks), *quoted[: len(by)])
@@ -174,7 +177,7 @@ def spread(rows: DataFrame, by: Sequence[str], order: Sequence[str]) -> DataFram
 
 
 def _of_time(name: str) -> Column:
-    # Computed from the number of microseconds, so that the session's time zone has no part in it.
+    # Computed from the number of microseconds, so that the session's time zone does not matter.
     from pyspark.sql import functions as F
 
     if name == "hour":
@@ -204,20 +207,30 @@ def _struct(schema: str | StructType | None) -> StructType | None:
         except Exception as error:
             first = (str(error).strip() or "?").splitlines()[0]
             raise Usage(
-                f"schema: {schema!r} is not like 'name string, total double': {first}"
+                f"schema must be DDL such as 'name string, total double', got {schema!r}: {first}"
             ) from None
         if not isinstance(parsed, StructType):
-            raise Usage(f"schema: {schema!r} is one type, not fields like 'name string'")
+            raise Usage(f"schema must have fields such as 'name string', got the type {schema!r}")
         found = parsed
     else:
-        raise WrongType(f"schema is DDL text or a StructType, not {type(schema).__name__}")
+        raise WrongType(f"schema must be DDL text or a StructType, got {type(schema).__name__}")
     if not found.names:
-        raise Usage("schema: it has no fields; leave it out to keep values as they are")
+        raise Usage("schema must have fields; without schema=, values are kept as they are")
     return found
 
 
+def _names(given: Sequence[str], what: str) -> tuple[str, ...]:
+    """A list of names, in its order."""
+    if isinstance(given, str | bytes | bytearray | memoryview) or not isinstance(given, Sequence):
+        raise WrongType(f"{what} must be a list of names, got {type(given).__name__}")
+    for name in given:
+        if not isinstance(name, str):
+            raise WrongType(f"{what} must have names that are text, got {name!r}")
+    return tuple(given)
+
+
 def _first_twice(names: Iterable[str]) -> str | None:
-    """A name that is there twice, as Spark sees it: upper and lower case are one."""
+    """A name that occurs twice; as in Spark, upper and lower case are the same."""
     seen: set[str] = set()
     for name in names:
         if name.lower() in seen:

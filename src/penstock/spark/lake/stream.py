@@ -1,7 +1,7 @@
 """The stream that fills a lake: Spark reads and writes, the book decides what counts.
 
-The algorithm is in the package's docstring. What Spark runs here, again after every death, is
-`Filler.__call__`; it must never publish anything but through the book.
+The algorithm is in the package's docstring. Spark calls `Filler.__call__` for each batch, and again
+after a death; it must publish only through the book.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from penstock.arguments import check_progress
 from penstock.errors import Closed, Corrupt, PenstockError, Usage, WrongType
+from penstock.spark import quirks
 from penstock.spark.lake.book import (
     HOLD_TIMEOUT,
     Book,
-    Hold,
     Journal,
+    LakeLock,
     Move,
-    as_record,
     parquet_files,
 )
 from penstock.spark.lake.compaction import ROWS_PER_FILE
@@ -46,7 +47,7 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What became of one batch, for those who watch: its own counts, and those of the lake."""
+    """The result of one batch, for ``progress``: its own counts, and those of the lake."""
 
     number: int
     rows: int
@@ -61,7 +62,7 @@ Progress = Callable[[Batch], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class LakeSettings:
     """How to fill a lake, whichever trigger runs it."""
 
     schema: str | StructType | None = None
@@ -80,7 +81,13 @@ class Filler:
     """Publishes each batch that Spark brings, once."""
 
     def __init__(
-        self, book: Book, hold: Hold, journal: Journal, shape: Shape, checkpoint: str, how: Settings
+        self,
+        book: Book,
+        hold: LakeLock,
+        journal: Journal,
+        shape: Shape,
+        checkpoint: str,
+        how: LakeSettings,
     ) -> None:
         self.batches: list[Batch] = []
         self.error: PenstockError | None = None
@@ -95,7 +102,7 @@ class Filler:
         self._publishing = threading.Lock()
 
     def __call__(self, events: DataFrame, number: int) -> None:
-        """Take one batch; Spark may bring it again after a death, and then it is known."""
+        """Take one batch; if Spark brings it again after a death, it is recognised."""
         try:
             self._take(events, number)
         except PenstockError as error:
@@ -104,9 +111,9 @@ class Filler:
 
     def _take(self, events: DataFrame, number: int) -> None:
         began = time.monotonic()
-        ends = self._ends(number)
+        ends = quirks.ends_of(self._checkpoint, number)
         if self._is_published(number, ends):
-            logger.info("%s: batch %d is there already", self._book.target, self.journal.batch)
+            logger.info("%s: has batch %d already", self._book.target, self.journal.batch)
             return
         batch = self.journal.batch + 1
         staged = self._book.stage("batch")
@@ -124,7 +131,9 @@ class Filler:
         )
         with self._publishing:
             if self._closed:
-                raise Closed(f"{self._book.target}: the query was stopped before this batch")
+                raise Closed(
+                    f"{self._book.target}: the query was stopped before this batch was published"
+                )
             self.journal = self._book.publish(journal)
         files.remove_tree(staged)
         self._report(
@@ -150,57 +159,45 @@ class Filler:
             self._how.progress(batch)
 
     def _is_published(self, number: int, ends: Mapping[str, int]) -> bool:
-        """Whether Spark brings the last batch again; anything but that or the next is an error."""
+        """Whether Spark brings the last batch again; any but that and the next is an error."""
         if self._query is None:
-            self._query = query_id(self._checkpoint)
+            self._query = quirks.query_of(self._checkpoint)
         journal = self.journal
         if journal.query not in (None, self._query):
             raise Corrupt(
-                f"{self._book.path}: the lake was filled by the query {journal.query}, and "
-                f"{self._checkpoint} is the checkpoint of {self._query}",
+                f"{self._book.path}: the lake was filled by the query {journal.query}, but "
+                f"{self._checkpoint} is the checkpoint of the query {self._query}",
                 path=self._book.journal_path,
             )
         if number == journal.query_batch and journal.query is not None:
             if ends == journal.ends:
                 return True
-            why = f"batch {number} ends at {ends} now, and ended at {dict(journal.ends)}"
+            why = f"batch {number} ends at {ends}, but ended at {dict(journal.ends)} before"
         elif number == journal.query_batch + 1:
             return False
         else:
             why = f"batch {number} comes after batch {journal.query_batch}"
         raise Corrupt(
-            f"{self._checkpoint}: this checkpoint and the lake do not belong together: {why}. "
-            "Delete the checkpoint: the lake knows where to go on",
+            f"{self._checkpoint}: this checkpoint does not belong to the lake: {why}. Delete the "
+            "checkpoint: the lake knows where to go on",
             path=self._checkpoint,
         )
 
-    def _ends(self, number: int) -> dict[str, int]:
-        """Where a batch ends in each log, from Spark's own note of it."""
-        path = os.path.join(self._checkpoint, "offsets", str(number))
-        last = (files.read_text(path) or "").strip().rpartition("\n")[2]
-        try:
-            ends = as_record(json.loads(last))
-        except ValueError:
-            ends = {}
-        if not ends and last not in ("", "{}"):
-            raise Corrupt(f"{path}: these are not offsets of logs: {last!r}", path=path)
-        return ends
-
     def _stage(self, events: DataFrame, staged: str, batch: int) -> tuple[list[Move], int, int]:
-        """Write a batch where nobody looks; returns how its files will be called, and counts."""
+        """Write a batch into staging; returns its files with their final names, and counts."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
 
         shape = self._shape
-        # Of this query alone: Spark gives each one a session of its own. INT96, the default, is
-        # read as a time without zone by others.
+        # Each query has a session of its own (quirks). Other tools read INT96, the default, as a
+        # time without a zone.
         events.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         parsed = shape.parsed(events)
         seen = Observation()
         good = shape.good(parsed.observe(seen, F.count(REASON).alias("bad")))
         moves, rows = self._write(good, staged, "rows", batch, shape.partition_by)
         bad_rows = 0
-        # Of a batch without events, which is a plan without a source, Spark observes nothing.
+        # For a batch without events, which is a plan without a source, Spark observes nothing.
         if shape.schema is not None and (rows == 0 or seen.get["bad"]):
             more, bad_rows = self._write(shape.bad(parsed), staged, "bad", batch, ())
             moves += more
@@ -216,7 +213,7 @@ class Filler:
         (
             spread(table, by, order)
             .write.option("maxRecordsPerFile", self._how.rows_per_file)
-            # The other algorithm lets a task that failed leave files behind.
+            # With the other algorithm, a failed task may leave files.
             .option("mapreduce.fileoutputcommitter.algorithm.version", "1")
             .partitionBy(*by)
             .parquet(directory)
@@ -234,7 +231,7 @@ class Filler:
         return moves, total
 
     def close(self) -> None:
-        """Publish nothing from now on, and let another query fill the lake."""
+        """Publish nothing from now on, and allow another query to fill the lake."""
         with self._publishing:
             self._closed = True
             self._hold.release()
@@ -253,20 +250,12 @@ class Filler:
         threading.Thread(target=wait, name="penstock-lake", daemon=True).start()
 
 
-def query_id(checkpoint: str) -> str | None:
-    """The name that Spark gave the query of a checkpoint; None if there is no checkpoint."""
-    path = os.path.join(checkpoint, "metadata")
-    text = files.read_text(path)
-    if text is None:
-        return None
-    try:
-        return str(json.loads(text)["id"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise Corrupt(f"{path}: this is no metadata of a query ({error!r})", path=path) from error
-
-
 def begin(
-    spark: SparkSession, logs: Paths, target: str | os.PathLike[str], how: Settings, trigger: Any
+    spark: SparkSession,
+    logs: Paths,
+    target: str | os.PathLike[str],
+    how: LakeSettings,
+    trigger: Any,
 ) -> tuple[StreamingQuery, Filler]:
     """Start the query that fills the lake."""
     needed("pyarrow.parquet", "'penstock[spark]'")
@@ -274,7 +263,9 @@ def begin(
     paths = _paths(logs)
     book = Book(target, how.bad)
     shape = Shape(how.schema, how.keep, how.partition_by)
-    checkpoint = files.path_text(how.checkpoint or book.checkpoint, "checkpoint")
+    checkpoint = book.checkpoint
+    if how.checkpoint is not None:
+        checkpoint = files.path_text(how.checkpoint, "checkpoint")
     if not how.options:
         find_logs(paths, missing="globs")  # Spark would bury the error of its own in a long trace
     book.make()
@@ -284,11 +275,11 @@ def begin(
         book.sweep("batch")
         if journal.partition_by != shape.partition_by:
             raise Usage(
-                f"{book.target}: the lake is partitioned by {', '.join(journal.partition_by)}, "
-                f"not by {', '.join(shape.partition_by)}; choose another target"
+                f"{book.target}: the lake is partitioned by {', '.join(journal.partition_by)}, got "
+                f"partition_by {', '.join(shape.partition_by)}; choose another target"
             )
         options = dict(how.options or {})
-        if query_id(checkpoint) is None and journal.batch >= 0:
+        if quirks.query_of(checkpoint) is None and journal.batch >= 0:
             options = {k: v for k, v in options.items() if not k.lower().startswith("starting")}
             options["startingOffsets"] = _resume(book, journal, paths)
             journal = replace(journal, query=None, query_batch=-1, moves=())
@@ -314,35 +305,56 @@ def begin(
 
 
 def _resume(book: Book, journal: Journal, paths: list[str]) -> str:
-    """Where a query without checkpoint goes on, as the source's ``startingOffsets``."""
-    logger.warning("%s: there is no checkpoint; the journal tells where to go on", book.target)
+    """Where a query without a checkpoint goes on, as the source's ``startingOffsets``."""
+    logger.warning("%s: there is no checkpoint; going on where the journal ends", book.target)
     return json.dumps({log: journal.ends.get(log, EARLIEST) for log in find_logs(paths)})
 
 
-def _check(spark: SparkSession, how: Settings) -> None:
+def _check(spark: SparkSession, how: LakeSettings) -> None:
     from pyspark.sql import SparkSession
 
     if not isinstance(spark, SparkSession):
         raise WrongType(
-            f"spark is a SparkSession of this process, not {type(spark).__module__}."
-            f"{type(spark).__name__}: a lake's driver must see its files, which Spark Connect's "
-            "client may not"
+            f"spark must be a SparkSession of this process, got {type(spark).__module__}."
+            f"{type(spark).__name__}: the driver must see the lake's files, and a client of Spark "
+            "Connect may not"
         )
     for name in ("rows_per_batch", "rows_per_file"):
         value = getattr(how, name)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise WrongType(f"{name} is a whole number, not {type(value).__name__}")
+            raise WrongType(f"{name} must be a whole number, got {type(value).__name__}")
         if value < 1:
-            raise Usage(f"{name} is a number of rows from 1, not {value}")
-    for name in how.options or {}:
+            raise Usage(f"{name} must be 1 or more, got {value}")
+    check_progress(how.progress)
+    check_text(how.name, "name")
+    options = {} if how.options is None else how.options
+    if not isinstance(options, Mapping):
+        raise WrongType(f"options must be a mapping or None, got {type(options).__name__}")
+    for name in options:
+        if not isinstance(name, str):
+            raise WrongType(f"options must have names that are text, got {name!r}")
         if name.lower() in ("path", "paths", "columns", "codec"):
-            raise Usage(f"options: {name!r} is not yours to give; a lake sets it itself")
+            raise Usage(f"option {name!r} is set by the lake and cannot be given")
+
+
+def check_text(given: object, what: str) -> None:
+    """Refuse what is neither a text nor None."""
+    if given is not None and not isinstance(given, str):
+        raise WrongType(f"{what} must be text or None, got {type(given).__name__}")
+    if given == "":
+        raise Usage(f"{what} must not be empty")
 
 
 def _paths(logs: Paths) -> list[str]:
-    given = [logs] if isinstance(logs, str | os.PathLike) else list(logs)
+    wrong = f"logs must be a path, a glob or a list of them, got {type(logs).__name__}"
+    if isinstance(logs, bytes | bytearray | memoryview | Mapping):
+        raise WrongType(wrong)
+    try:
+        given = [logs] if isinstance(logs, str | os.PathLike) else list(logs)
+    except TypeError as error:
+        raise WrongType(wrong) from error
     if not given:
-        raise Usage("which logs? Give a path, a glob, or a list of them")
+        raise Usage("logs must be a path, a glob or a list of them, got an empty list")
     return [files.path_text(path, "log") for path in given]
 
 

@@ -1,18 +1,16 @@
-"""Filters that Spark hands down: those that a log can answer by itself narrow what is read.
+"""Filters that Spark pushes down: those that a log can answer narrow what is read.
 
-Only filters whose answer is exactly Spark's are taken; Spark evaluates the others on the rows. They
-come only where ``spark.sql.python.filterPushdown.enabled`` is set, and only for tables.
+Only filters with exactly Spark's answer are taken; Spark evaluates the others on the rows. Spark
+pushes filters down only if ``spark.sql.python.filterPushdown.enabled`` is set, and only for tables.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql.datasource import (
-    DataSourceReader,
     EqualNullSafe,
     EqualTo,
     GreaterThan,
@@ -31,31 +29,9 @@ SEQ_END = 1 << 63  # offsets are signed in Spark
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
-class Pushed:
-    """``pushFilters`` of a reader that takes filters where Spark has them, and is fine without.
-
-    Spark refuses to plan a read whose class has a ``pushFilters`` of its own while the setting is
-    off, and looks at the function behind the bound method to find out. This shows it that of the
-    base class. (The setting itself cannot be seen from where readers are made.)
-    """
-
-    def __get__(self, reader: Any, owner: type) -> Any:
-        return self if reader is None else _Bound(reader._push_filters)
-
-
-class _Bound:
-    __func__ = staticmethod(DataSourceReader.pushFilters)
-
-    def __init__(self, call: Callable[[list[Any]], list[Any]]) -> None:
-        self._call = call
-
-    def __call__(self, filters: list[Any]) -> list[Any]:
-        return self._call(filters)
-
-
 @dataclass(frozen=True)
 class Limits:
-    """What the filters leave of a read."""
+    """What is left of a read after the filters."""
 
     start: int = 0
     stop: int = SEQ_END
@@ -93,7 +69,7 @@ class Limits:
         return replace(self, partitions=_both(self.partitions, values))
 
     def take(self, one: Any) -> Limits | None:
-        """These limits and that filter; None if it is not one that can be taken."""
+        """These limits and a filter as well; None if the filter cannot be taken."""
         if len(one.attribute) != 1 or one.attribute[0] not in COLUMNS:
             return None
         column = one.attribute[0]
@@ -135,7 +111,7 @@ def _micros(time: dt.datetime) -> int:
 
 
 def _between(one: Any, value: int) -> tuple[int, int | None]:
-    """The whole numbers that a comparison leaves: from, and up to before; None if it is none."""
+    """The whole numbers that a comparison allows: first, and end (exclusive); else no end."""
     if isinstance(one, EqualTo | EqualNullSafe):
         return value, value + 1
     if isinstance(one, GreaterThan):
@@ -150,7 +126,7 @@ def _between(one: Any, value: int) -> tuple[int, int | None]:
 
 
 def take_filters(filters: list[Any]) -> tuple[Limits, list[Any]]:
-    """The limits that some filters set, and the filters that are left to Spark."""
+    """The limits that filters set, and the filters that are left to Spark."""
     limits, left = Limits(), []
     for one in filters:
         narrower = limits.take(one) if hasattr(one, "attribute") else None

@@ -1,10 +1,11 @@
-"""Which logs a path, a glob or a list of them stands for, and what they are called.
+"""Which logs a path, a glob or a list of them stands for, and their names.
 
-A log is called by its absolute path: in the column ``log``, and in offsets.
+The name of a log is its absolute path: in the column ``log``, and in offsets.
 """
 
 from __future__ import annotations
 
+import errno
 import glob
 import json
 import os
@@ -12,31 +13,40 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import penstock
-from penstock.errors import NoSuchLog, Usage
+from penstock.errors import Io, NoSuchLog, NotFound, Usage
 from penstock.ring.file import is_ring
 from penstock.segments.segment import is_name
-from penstock.spark.options import Options
+from penstock.spark.options import SourceOptions
+from penstock.spark.quirks import PATHS
 from penstock.system import files
 
 
-def given_paths(options: Options) -> list[str]:
+def given_paths(options: SourceOptions) -> list[str]:
     """The paths and globs that were given to ``load``, absolute."""
-    paths = json.loads(options.text("paths") or "[]")
+    paths = json.loads(options.text(PATHS) or "[]")
     if path := options.text("path"):
         paths.append(path)
     if not paths:
-        raise Usage('which log? Give its path: .load("data/orders"), or a glob, or a list of them')
+        raise Usage('the path is missing: .load("data/orders"), or a glob, or a list of them')
     return [files.path_text(path, "path") for path in paths]
 
 
 def is_log(path: str) -> bool:
     """Whether there is a log at ``path``: a directory of segments, or a ring."""
+    names = _names_in(path)
+    return is_ring(path) if names is None else any(is_name(name) for name in names)
+
+
+def _names_in(path: str) -> list[str] | None:
+    """The names in a directory; None if there is no directory."""
     try:
-        return any(is_name(name) for name in os.listdir(path))
-    except FileNotFoundError:
-        return False
-    except NotADirectoryError:
-        return is_ring(path)
+        return files.list_dir(path)
+    except NotFound:
+        return None
+    except Io as error:
+        if error.errno == errno.ENOTDIR:
+            return None
+        raise
 
 
 def find_logs(
@@ -44,8 +54,8 @@ def find_logs(
 ) -> list[str]:
     """The logs at these paths, sorted.
 
-    A directory that is no log stands for the logs right below it: ``orders`` for ``orders/0`` and
-    ``orders/1``. ``missing`` says which paths need not stand for a log yet.
+    A directory that is not a log stands for the logs directly in it: ``orders`` for ``orders/0``
+    and ``orders/1``. ``missing`` says which paths may stand for no log yet.
     """
     found: set[str] = set()
     for path in paths:
@@ -63,10 +73,7 @@ def find_logs(
 def _at_or_below(place: str) -> list[str]:
     if is_log(place):
         return [os.path.abspath(place)]
-    try:
-        below = [os.path.join(place, name) for name in os.listdir(place)]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    below = [os.path.join(place, name) for name in _names_in(place) or ()]
     return [os.path.abspath(path) for path in below if is_log(path)]
 
 
@@ -77,14 +84,14 @@ def partition_of(log: str) -> int:
 
 
 def open_log(path: str) -> penstock.Log:
-    """The log, for reading: on a network file system as it is, without those who write there."""
+    """The log, for reading; on a network file system without its writers."""
     return penstock.open(path, mode="r")
 
 
 def by_log(name: str, given: Mapping[str, object], logs: Iterable[str]) -> dict[str, object]:
-    """What an option's JSON says for each log.
+    """The value for each log in an option's JSON.
 
-    It names them by path, by the last part of it if that is clear, or as Kafka does:
+    It names a log by its path, by the end of its path if that is unique, or as Kafka does:
     ``{"orders": {"0": 23}}`` for the log ``orders/0``.
     """
     there = list(logs)
@@ -102,11 +109,12 @@ def by_log(name: str, given: Mapping[str, object], logs: Iterable[str]) -> dict[
             if log.endswith("/" + key.strip("/")) or log == os.path.abspath(key)
         ]
         if len(matching) != 1:
-            what = "several logs are" if matching else "no log is"
+            what = "several logs" if matching else "no log"
             raise Usage(
-                f"option {name!r}: {what} called {key!r}; the logs are {', '.join(there) or 'none'}"
+                f"option {name!r} must name each log, got {key!r}, which is {what}; "
+                f"the logs are {', '.join(there) or '(none)'}"
             )
         found[matching[0]] = value
     if missing := [log for log in there if log not in found]:
-        raise Usage(f"option {name!r} says nothing of {', '.join(missing)}")
+        raise Usage(f"option {name!r} must name each log, and {', '.join(missing)} is missing")
     return found

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import penstock
 from penstock.errors import Gap, Usage
-from penstock.spark.options import Options, json_object
+from penstock.spark.options import SourceOptions, json_object
 from penstock.spark.read.logs import by_log
 from penstock.times import NS_MAX, Ns
 
@@ -27,17 +27,17 @@ ENDING = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 
 @dataclass(frozen=True)
 class Edge:
-    """One end of what is read, as the user said it."""
+    """Where a read starts or ends, as the options say."""
 
     side: Literal["starting", "ending"]
-    word: int = EARLIEST  # for all logs, if nothing else is said
+    word: int = EARLIEST  # for all logs, if nothing else is given
     offsets: dict[str, Any] | None = None
     timestamp_ms: int | None = None
     timestamps_ms: dict[str, Any] | None = None
-    or_latest: bool = False  # if no event is as young as that
+    or_latest: bool = False  # if no event has that time or a later one
 
     def of(self, logs: Iterable[tuple[str, penstock.Log]], ends: dict[str, int]) -> dict[str, int]:
-        """The offset of this edge in each log; ``ends`` are those behind their last events."""
+        """The offset of this edge in each log; ``ends`` are those after the last events."""
         opened = dict(logs)
         if self.timestamp_ms is not None:
             times: dict[str, object] = dict.fromkeys(opened, self.timestamp_ms)
@@ -58,43 +58,48 @@ class Edge:
 
     def _numbered(self, path: str, log: penstock.Log, given: object, end: int) -> int:
         if isinstance(given, bool) or not isinstance(given, int) or given < EARLIEST:
-            raise Usage(f"option '{self.side}Offsets': {given!r} is no offset of {path}")
+            raise Usage(
+                f"option '{self.side}Offsets' must have an offset for {path}, got {given!r}"
+            )
         if given == EARLIEST:
             return log.first_seq
         return end if given == LATEST else max(1, given)
 
     def _timed(self, path: str, log: penstock.Log, given: object, end: int) -> int:
         if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-            raise Usage(f"{given!r} is no timestamp in milliseconds, for {path}")
+            raise Usage(
+                f"option '{self.side}OffsetsByTimestamp' must have milliseconds since 1970 for "
+                f"{path}, got {given!r}"
+            )
         for event in log.read(stop=end, since=Ns(min(given * 1_000_000, NS_MAX))):
             return event.seq
         if self.side == "starting" and not self.or_latest:
             raise Usage(
-                f"{path}: no event is as young as {given} ms, where the read was to start; "
-                "startingOffsetsByTimestampStrategy=latest starts behind the last one then"
+                f"{path}: no event has the time {given} ms or a later one, so there is nothing to "
+                "start from; startingOffsetsByTimestampStrategy=latest starts at the end instead"
             )
         return end
 
 
-def starting_edge(options: Options, *, stream: bool) -> Edge:
+def starting_edge(options: SourceOptions, *, stream: bool) -> Edge:
     """Where to start."""
     by_strategy = options.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
     edge = _edge(options, "starting", "latest" if stream else "earliest", by_strategy == "latest")
     if not stream and (edge.word == LATEST or _says(edge, LATEST)):
-        raise Usage("option 'startingOffsets': a table that starts at the latest offset is empty")
+        raise Usage("option 'startingOffsets' must not be latest for a table: it would be empty")
     return edge
 
 
-def ending_edge(options: Options) -> Edge:
+def ending_edge(options: SourceOptions) -> Edge:
     """Where to end."""
     edge = _edge(options, "ending", "latest", True)
     if edge.word == EARLIEST or _says(edge, EARLIEST):
-        raise Usage("option 'endingOffsets': a table that ends at the earliest offset is empty")
+        raise Usage("option 'endingOffsets' must not be earliest: the table would be empty")
     return edge
 
 
 def _says(edge: Edge, word: int) -> bool:
-    """Whether the JSON of offsets says that of some log."""
+    """Whether the JSON of offsets has that word for some log."""
     inner = [v for value in (edge.offsets or {}).values() for v in _leaves(value)]
     return word in inner
 
@@ -104,7 +109,7 @@ def _leaves(value: object) -> list[object]:
 
 
 def _edge(
-    options: Options, side: Literal["starting", "ending"], default: str, or_latest: bool
+    options: SourceOptions, side: Literal["starting", "ending"], default: str, or_latest: bool
 ) -> Edge:
     words = {"earliest": EARLIEST, "latest": LATEST}
     timestamp = options.whole(f"{side}Timestamp", least=0)
@@ -118,8 +123,8 @@ def _edge(
         return Edge(side, words[text.strip().lower()])
     if not text.lstrip().startswith("{"):
         raise Usage(
-            f"option '{side}Offsets' is earliest, latest or JSON such as "
-            f'{{"path/of/log": 23}}; not {text!r}'
+            f"option '{side}Offsets' must be earliest, latest or JSON such as "
+            f'{{"path/of/log": 23}}, got {text!r}'
         )
     return Edge(side, words[default], offsets=json_object(f"{side}Offsets", text))
 
@@ -129,24 +134,24 @@ def check_there(
 ) -> tuple[int, int]:
     """The part of a range that is there; `Gap` if some is not and ``fail``.
 
-    What retention has removed is not there, nor is what lies behind the end of a log that was made
-    anew or lost its tail.
+    Events that retention has removed are not there, nor are seqs after the end of a log that was
+    replaced or has lost its tail.
     """
     first, end = log.first_seq, log.last_seq + 1
     if fail and start < min(first, stop):
         raise Gap(
-            f"{path}: the events from seq {start} on are gone; the first one still there is {first}"
-            f"; {NOT_FAILING}",
+            f"{path}: the events from seq {start} on are gone, the log starts at seq {first}; "
+            f"{NOT_FAILING}",
             first_seq=first,
         )
     if fail and stop > end:
         raise Gap(
-            f"{path}: the log ends at seq {end - 1}, but it is to be read up to {stop - 1}: it was "
-            f"made anew, or cut, or is not seen from here; {NOT_FAILING}",
+            f"{path}: the log ends at seq {end - 1}, but the read goes to seq {stop - 1}: it was "
+            f"replaced or cut, or this host does not see all of it; {NOT_FAILING}",
             first_seq=first,
         )
     stop = min(stop, end)
     return min(max(start, first), stop), stop
 
 
-NOT_FAILING = "failOnDataLoss=false goes on with what is there"
+NOT_FAILING = "failOnDataLoss=false reads what is there"

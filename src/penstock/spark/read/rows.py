@@ -1,8 +1,8 @@
 """Rows: the columns of the source, and how batches of the scan become batches of them.
 
-The columns are those of Spark's Kafka source, and ``log``. Most are the scan's own under another
-name; the rest are the same in all rows of a split. What arrives in Spark must have exactly the
-Arrow schema that Spark makes of the columns, down to what may be null.
+The columns are those of Spark's Kafka source, and ``log``. Most are columns of the scan under
+another name; the others are constant within a split. Batches must have exactly the Arrow schema
+that Spark makes of the columns, down to what may be null (`quirks.arrow_schema`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -25,6 +24,7 @@ from pyspark.sql.types import (
 )
 
 from penstock.errors import Usage
+from penstock.spark.quirks import arrow_schema
 
 if TYPE_CHECKING:
     from penstock.spark.read.typed import Typed
@@ -43,7 +43,7 @@ COLUMNS: dict[str, tuple[DataType, bool]] = {  # type, and whether it may be nul
     "headers": (_HEADERS, False),
     "log": (StringType(), False),
 }
-CREATE_TIME, LOG_APPEND_TIME = 0, 1  # what Kafka calls an event's own time, and the log's
+CREATE_TIME, LOG_APPEND_TIME = 0, 1  # Kafka's names for an event's own time and the log's
 _SCANNED = {
     "key": ("key",),
     "value": ("value",),
@@ -56,53 +56,53 @@ _SCANNED = {
 
 
 def column_names(given: list[str] | None, *, with_headers: bool) -> list[str]:
-    """The columns that were asked for, checked; all if none were."""
+    """The columns that were asked for, checked; all of them by default."""
     if given is None:
         return [name for name in COLUMNS if with_headers or name != "headers"]
     known = {name.lower(): name for name in COLUMNS}
     found = []
     for name in given:
         if name.lower() not in known:
-            raise Usage(f"option 'columns': there is no {name!r}; there are {', '.join(COLUMNS)}")
+            raise Usage(f"option 'columns' must name some of {', '.join(COLUMNS)}, got {name!r}")
         if known[name.lower()] in found:
-            raise Usage(f"option 'columns' has {name!r} twice")
+            raise Usage(f"option 'columns' names {name!r} twice")
         found.append(known[name.lower()])
     return found
 
 
 def struct_of(names: Iterable[str]) -> StructType:
-    """These columns, for Spark."""
+    """These columns as a schema of Spark."""
     return StructType([StructField(name, *COLUMNS[name]) for name in names])
 
 
 def check_struct(schema: StructType) -> None:
-    """Refuse columns that a user gave with ``schema()`` and the source does not have."""
+    """Refuse columns of the user's ``schema()`` that the source does not have."""
     for field in schema.fields:
         known = COLUMNS.get(field.name)
         if known is None:
             raise Usage(
-                f"there is no column {field.name!r}; there are {', '.join(COLUMNS)}; for the "
-                "fields of JSON values say option('codec', 'json')"
+                f"there is no column {field.name!r}; the columns are {', '.join(COLUMNS)}. To read "
+                "fields of JSON values, give option('codec', 'json')"
             )
         if _plain(known[0]) != _plain(field.dataType):
             raise Usage(
-                f"column {field.name!r} is {known[0].simpleString()}, "
-                f"not {field.dataType.simpleString()}"
+                f"column {field.name!r} must be {known[0].simpleString()}, "
+                f"got {field.dataType.simpleString()}"
             )
 
 
 def _plain(kind: DataType) -> str:
-    return kind.simpleString()  # which says nothing of what may be null
+    return kind.simpleString()  # it does not tell what may be null
 
 
 class Rows:
-    """How the batches of a scan become rows for Spark. It travels to where rows are read."""
+    """How batches of a scan become rows for Spark. It is pickled to the tasks."""
 
     def __init__(self, schema: StructType, own: set[str], typed: Typed | None) -> None:
         self.schema = schema
         self._own = [name if name in own else None for name in schema.fieldNames()]
         self._typed = typed
-        self._arrow = to_arrow_schema(schema, timezone="UTC")
+        self._arrow = arrow_schema(schema)
         self._repeated: dict[tuple[str, object], pa.Array] = {}  # the longest columns of constants
 
     def scanned(self, *, with_topic: bool) -> list[str]:
@@ -112,7 +112,7 @@ class Rows:
             found |= {"seq", "value", "headers"}
         if with_topic:
             found.add("topic")
-        return sorted(found or {"seq"})  # a scan of no column would not tell how many rows
+        return sorted(found or {"seq"})  # a scan without columns does not count rows
 
     def record(self, batch: pa.RecordBatch, log: str, partition: int) -> pa.RecordBatch:
         """A batch of the scan as a batch of rows."""
@@ -139,7 +139,7 @@ class Rows:
         return record if keep is None else record.filter(keep)
 
     def _repeat(self, name: str, value: object, kind: pa.DataType, count: int) -> pa.Array:
-        """A column of one value; batches are about equally long, so it is made once or twice."""
+        """A column of one value; batches are about equally long, so it is built once or twice."""
         found = self._repeated.get((name, value))
         if found is None or len(found) < count:
             found = self._repeated[name, value] = pa.repeat(pa.scalar(value, kind), count)
@@ -147,8 +147,8 @@ class Rows:
 
 
 def _timestamp_types(batch: pa.RecordBatch, kind: pa.DataType) -> pa.Array:
-    """Whose clock each event's time is of."""
-    import pyarrow.compute as pc  # large, and many reads do without
+    """For each event: who stamped its time."""
+    import pyarrow.compute as pc  # large, and many reads do not need it
 
     return pc.if_else(
         pc.equal(batch.column("time"), batch.column("append_time")),

@@ -1,7 +1,7 @@
 """The log as a table: ``spark.read.format("penstock").load(path)``.
 
 The driver makes a `TableReader`, whose ``partitions`` fixes what is read; tasks get a copy of it
-and call ``read``. Everything the user said is checked on the driver, before a task runs.
+and call ``read``. All options are checked on the driver, before a task runs.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from pyspark.sql.types import StructType
 import penstock
 from penstock import layout as L
 from penstock.errors import Usage
-from penstock.spark.options import Options
-from penstock.spark.read.filters import Limits, Pushed, take_filters
+from penstock.spark.options import SourceOptions
+from penstock.spark.quirks import PATHS, Shipped, pushes_filters
+from penstock.spark.read.filters import Limits, take_filters
 from penstock.spark.read.logs import find_logs, given_paths, open_log
 from penstock.spark.read.offsets import ENDING, STARTING, check_there, ending_edge, starting_edge
 from penstock.spark.read.rows import Rows, check_struct, column_names, struct_of
 from penstock.spark.read.splits import Care, Picks, Range, Split, Topics, cut, read_split
-from penstock.spark.sockets import Prompt
 
 _COMMON = (
     "path",
-    "paths",
+    PATHS,
     *STARTING,
     "subscribe",
     "subscribePattern",
@@ -40,41 +40,46 @@ _COMMON = (
     "minPartitions",
     "maxRecordsPerPartition",
     "failOnDataLoss",
-    "durableOnly",
-    "skipCorrupt",
+    "durable",
+    "onDamage",
     "codec",
     "mode",
     "columnNameOfCorruptRecord",
     "sampleRows",
 )
 LIMITS = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_OTHER_NAMES = {  # the words of Python's API, where Spark has a word of its own
+    "ongap": "for Spark it is failOnDataLoss, as in its Kafka source",
+    "onmalformed": "for Spark it is mode, as in its JSON source",
+}
 SAMPLE_ROWS = 1000
 
 
-def read_options(given: Mapping[str, str], *, stream: bool) -> Options:
+def read_options(given: Mapping[str, str], *, stream: bool) -> SourceOptions:
     """The options of a read, known and allowed."""
     if stream:
-        refused = {name.lower(): "a stream has no end" for name in ENDING}
-        return Options(given, (*_COMMON, *LIMITS), what="a stream", refused=refused)
+        refused = {name.lower(): "a stream has no end" for name in ENDING} | _OTHER_NAMES
+        return SourceOptions(given, (*_COMMON, *LIMITS), what="a stream", refused=refused)
     refused = {name.lower(): "only a stream has triggers; use readStream" for name in LIMITS}
-    return Options(given, (*_COMMON, *ENDING), what="a table", refused=refused)
+    refused |= _OTHER_NAMES
+    return SourceOptions(given, (*_COMMON, *ENDING), what="a table", refused=refused)
 
 
 @dataclass(frozen=True)
 class Request:
-    """What both kinds of read are asked for, apart from where they start and end."""
+    """What a table and a stream have in common: all but where they start and end."""
 
     paths: list[str]
     rows: Rows
     picks: Picks
     care: Care
-    durable_only: bool
+    durable: bool
     min_partitions: int | None
     max_records: int | None
 
     def end_of(self, log: penstock.Log) -> int:
-        """The seq behind the last event of a log that counts."""
-        return (log.durable_seq if self.durable_only else log.last_seq) + 1
+        """The seq after the last event of a log that is to be read."""
+        return (log.durable_seq if self.durable else log.last_seq) + 1
 
     def splits(self, ranges: list[Range], picks: Picks) -> list[InputPartition]:
         """Ranges of logs, cut into splits."""
@@ -83,31 +88,31 @@ class Request:
         )
 
 
-def request(options: Options, schema: StructType) -> Request:
-    """Check what the user said, and put it together."""
+def request(options: SourceOptions, schema: StructType) -> Request:
+    """Check the options of a read."""
     return Request(
         paths=given_paths(options),
         rows=_rows(options, schema),
         picks=Picks(_topics(options)),
         care=care_of(options),
-        durable_only=options.flag("durableOnly", False),
+        durable=options.flag("durable", False),
         min_partitions=options.whole("minPartitions"),
         max_records=options.whole("maxRecordsPerPartition"),
     )
 
 
-def care_of(options: Options) -> Care:
-    """How to deal with loss and damage."""
+def care_of(options: SourceOptions) -> Care:
+    """How the read treats loss and damage."""
     return Care(
         fail_on_loss=options.flag("failOnDataLoss", True),
-        skip_corrupt=options.flag("skipCorrupt", False),
+        skip_damaged=options.choice("onDamage", ("raise", "skip"), "raise") == "skip",
     )
 
 
 def schema(given: Mapping[str, str]) -> StructType:
-    """The columns of a read for which the user gave no schema."""
-    known = (*_COMMON, *LIMITS, *ENDING)  # Spark does not say yet whether it is for a stream
-    options = Options(given, known, what="a read")
+    """The columns of a read without a schema of the user."""
+    known = (*_COMMON, *LIMITS, *ENDING)  # Spark does not tell whether it is for a stream
+    options = SourceOptions(given, known, what="a read", refused=_OTHER_NAMES)
     codec = options.text("codec")
     names = _own_names(options)
     if codec is None:
@@ -126,13 +131,13 @@ def schema(given: Mapping[str, str]) -> StructType:
     fields = [field for field in inferred.fields if field.name not in names]
     if not fields:
         raise Usage(
-            "there is no value to infer the fields from; give them with .schema('name type, …')"
+            "the logs have no value to infer a schema from; give one with .schema('name type, …')"
         )
     return StructType([*own.fields, *fields])
 
 
-def _own_names(options: Options) -> list[str]:
-    """Columns of the log, as opposed to fields of values, that the user asked for."""
+def _own_names(options: SourceOptions) -> list[str]:
+    """The columns of the log, as opposed to fields of values, that the user asked for."""
     given = options.names("columns")
     with_headers = options.flag("includeHeaders", False)
     if options.text("codec") is None or given is not None:
@@ -140,7 +145,7 @@ def _own_names(options: Options) -> list[str]:
     return ["headers"] if with_headers else []
 
 
-def _typing(options: Options) -> dict[str, str]:
+def _typing(options: SourceOptions) -> dict[str, str]:
     from penstock.spark.read.typed import CORRUPT_COLUMN, MODES
 
     return {
@@ -149,12 +154,12 @@ def _typing(options: Options) -> dict[str, str]:
     }
 
 
-def _rows(options: Options, schema: StructType) -> Rows:
+def _rows(options: SourceOptions, schema: StructType) -> Rows:
     codec = options.text("codec")
     if codec is None:
         for name in ("mode", "columnNameOfCorruptRecord", "sampleRows"):
             if options.given(name):
-                raise Usage(f"option {name!r} is for values with fields; say codec=json")
+                raise Usage(f"option {name!r} is for values with fields: give codec=json as well")
         check_struct(schema)
         return Rows(schema, set(schema.fieldNames()), None)
     from penstock.spark.read.typed import Typed
@@ -165,12 +170,12 @@ def _rows(options: Options, schema: StructType) -> Rows:
     return Rows(schema, own, Typed(fields, codec=codec, **_typing(options)))
 
 
-def _sample(options: Options) -> list[penstock.Event]:
-    """Events from the beginnings and the ends of the logs."""
+def _sample(options: SourceOptions) -> list[penstock.Event]:
+    """Events from the start and the end of each log."""
     care = care_of(options)
     paths = find_logs(given_paths(options))
     each = max(1, (options.whole("sampleRows") or SAMPLE_ROWS) // len(paths))
-    damaged: Any = "skip" if care.skip_corrupt else "raise"
+    damaged: Any = "skip" if care.skip_damaged else "raise"
     found: list[penstock.Event] = []
     for path in paths:
         with open_log(path) as log:
@@ -189,10 +194,10 @@ def _codec_of(event: penstock.Event, codec: str) -> str:
     return codec if own is None else own.decode("utf-8", "replace")
 
 
-def _topics(options: Options) -> Topics:
+def _topics(options: SourceOptions) -> Topics:
     ways = [name for name in ("subscribe", "subscribePattern", "assign") if options.given(name)]
     if len(ways) > 1:
-        raise Usage(f"options {' and '.join(ways)}: give one of them")
+        raise Usage(f"options {' and '.join(ways)} exclude each other: give one of them")
     names = options.names("subscribe")
     if names is not None:
         return Topics(frozenset(names))
@@ -201,7 +206,9 @@ def _topics(options: Options) -> Topics:
         try:
             re.compile(pattern)
         except re.error as error:
-            raise Usage(f"option 'subscribePattern': {pattern!r}: {error}") from None
+            raise Usage(
+                f"option 'subscribePattern' must be a regular expression, got {pattern!r} ({error})"
+            ) from None
         return Topics(pattern=pattern)
     assigned = options.object("assign")
     if assigned is None:
@@ -209,16 +216,14 @@ def _topics(options: Options) -> Topics:
     for topic, numbers in assigned.items():
         if not isinstance(numbers, list) or not all(type(n) is int and n >= 0 for n in numbers):
             raise Usage(
-                "option 'assign' is JSON that names partitions of topics, such as "
-                f'{{"orders": [0, 1]}}; not {numbers!r} for {topic!r}'
+                "option 'assign' must be JSON with the partitions of topics, such as "
+                f'{{"orders": [0, 1]}}, got {numbers!r} for {topic!r}'
             )
     return Topics(assigned={topic: frozenset(numbers) for topic, numbers in assigned.items()})
 
 
-class TableReader(Prompt, DataSourceReader):
-    """Reads logs as they stand when the query is planned."""
-
-    pushFilters = Pushed()
+class TableReader(Shipped, DataSourceReader):
+    """Reads logs as they are when the query is planned."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         options = read_options(given, stream=False)
@@ -226,10 +231,6 @@ class TableReader(Prompt, DataSourceReader):
         self._start = starting_edge(options, stream=False)
         self._end = ending_edge(options)
         self._limits = Limits()
-
-    def _push_filters(self, filters: list[Any]) -> list[Any]:
-        self._limits, left = take_filters(filters)
-        return left
 
     def partitions(self) -> list[InputPartition]:
         """Fix what is read, and cut it into splits."""
@@ -242,7 +243,7 @@ class TableReader(Prompt, DataSourceReader):
             ranges = []
             for path, log in logs.items():
                 start, stop = starts[path], stops[path]
-                if asked.durable_only:
+                if asked.durable:
                     stop = min(stop, ends[path])
                 start, stop = check_there(path, log, start, stop, fail=asked.care.fail_on_loss)
                 start, stop = self._limits.clip(path, start, stop)
@@ -258,3 +259,18 @@ class TableReader(Prompt, DataSourceReader):
         if isinstance(partition, Split):  # Spark makes up one of its own if there are none
             asked = self._request
             yield from read_split(partition, asked.rows, self._picks(), asked.care)
+
+
+class FilteringReader(TableReader):
+    """A reader that takes filters; Spark allows such a class only in one of its workers."""
+
+    def pushFilters(self, filters: list[Any]) -> list[Any]:
+        """Take the filters that a log can answer; return the others."""
+        self._limits, left = take_filters(filters)
+        return left
+
+
+def table_reader(given: Mapping[str, str], schema: StructType) -> TableReader:
+    """The reader for this process."""
+    kind = FilteringReader if pushes_filters() else TableReader
+    return kind(given, schema)

@@ -21,6 +21,7 @@ import penstock
 from penstock.data.scan import Scan
 from penstock.data.spans import Span, spans
 from penstock.errors import Gap, gone_error
+from penstock.reader import Query, make_query
 from penstock.spark.read.logs import open_log, partition_of
 from penstock.spark.read.offsets import NOT_FAILING, check_there
 from penstock.spark.read.rows import Rows
@@ -36,21 +37,21 @@ NS_MAX = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class Topics:
-    """Which topics are wanted: all, some, those that match, or some of some partitions."""
+    """Which topics are read: all, some, those that match, or some of some partitions."""
 
     names: frozenset[str] | None = None
     pattern: str | None = None
     assigned: dict[str, frozenset[int]] | None = None
 
     def in_partition(self, partition: int) -> Topics | None:
-        """What is wanted of one log; None if nothing."""
+        """Which topics of one log are read; None if none of them."""
         if self.assigned is None:
             return self
         names = frozenset(t for t, numbers in self.assigned.items() if partition in numbers)
         return Topics(names) if names else None
 
     def only(self, names: frozenset[str]) -> Topics:
-        """Those that are among ``names`` as well."""
+        """Those of these topics that are in ``names`` as well."""
         if self.assigned is not None:
             kept = {t: numbers for t, numbers in self.assigned.items() if t in names}
             return Topics(assigned=kept)
@@ -69,23 +70,23 @@ class Picks:
 
     @property
     def nothing(self) -> bool:
-        """Whether no event can be wanted."""
+        """Whether no event can match."""
         return self.since_ns >= self.until_ns or self.topics.names == frozenset()
 
 
 @dataclass(frozen=True)
 class Care:
-    """How a read deals with what is not as it should be."""
+    """How a read treats loss and damage."""
 
     fail_on_loss: bool = True
-    skip_corrupt: bool = False
+    skip_damaged: bool = False
 
 
-Range = tuple[str, penstock.Log, int, int]  # path, log, first seq, and the one behind the last
+Range = tuple[str, penstock.Log, int, int]  # path, log, first seq, seq after the last
 
 
 class Split(InputPartition):
-    """A range of seqs of one log, which a task must find at that path: the one with that uuid."""
+    """A range of seqs of the log with that uuid, which a task must find at that path."""
 
     def __init__(self, log: str, start: int, stop: int, uuid: bytes | None = None) -> None:
         self.log = log
@@ -106,10 +107,10 @@ def cut(
 ) -> list[Split]:
     """Cut ranges of logs into splits.
 
-    1. Segments of which nothing can be wanted are left out. What is left is cut into even splits,
-       of about SPLIT_BYTES and never twice that, so many that all cores are busy to the end.
-    2. None has more events than ``max_records``.
-    3. If there are fewer than ``min_partitions``, the largest are cut further.
+    1. Segments in which no event can match are left out. The rest is cut into even splits of about
+       SPLIT_BYTES, and never twice that, so many that all cores are busy to the end.
+    2. No split has more events than ``max_records``.
+    3. If there are fewer splits than ``min_partitions``, the largest are cut further.
     """
     found: dict[str, list[Span]] = {}
     uuids = {path: log._uuid() for path, log, _, _ in ranges}
@@ -140,11 +141,11 @@ def cut(
 
 
 def _even_bytes(total: int) -> int:
-    """The size of splits that leaves no core idle while another reads the last one.
+    """The size of splits that leaves no core idle while another core reads the last split.
 
-    Spark does not tell a source how many cores it has. Those of this machine are all there are in
-    local mode; on a cluster, which may have more, splits stay below twice SPLIT_BYTES, and
-    ``minPartitions`` asks for more of them.
+    Spark does not tell a source how many cores it has. In local mode it has those of this machine.
+    A cluster may have more: there, splits stay below twice SPLIT_BYTES, and ``minPartitions`` asks
+    for more of them.
     """
     cores = len(os.sched_getaffinity(0))
     rounds = max(1, round(total / (SPLIT_BYTES * cores)))
@@ -152,7 +153,7 @@ def _even_bytes(total: int) -> int:
 
 
 def _pieces(found: list[Span], most: int) -> Iterator[Span]:
-    """Neighbours taken together, and cut where the bytes are even, each at most ``most``."""
+    """Neighbours joined, then cut into pieces of equal bytes, each at most ``most``."""
     for run in _runs(found):
         total = sum(span.nbytes for span in run)
         n = max(1, min(-(-total // most), run[-1].stop - run[0].start))
@@ -169,7 +170,7 @@ def _pieces(found: list[Span], most: int) -> Iterator[Span]:
 
 
 def _runs(found: list[Span]) -> list[list[Span]]:
-    """Spans that follow one another without a hole."""
+    """Spans that follow each other without a hole."""
     runs: list[list[Span]] = []
     for span in found:
         if runs and runs[-1][-1].stop == span.start:
@@ -180,7 +181,7 @@ def _runs(found: list[Span]) -> list[list[Span]]:
 
 
 def _raised(found: list[Span], counts: list[int], least: int) -> list[int]:
-    """Into how many to cut each span so that there are ``least`` in all, or one for each event."""
+    """How many pieces to cut each span into, for ``least`` pieces in all, or one per event."""
     counts = list(counts)
     largest = [
         (-(s.stop - s.start) / n, i) for i, (s, n) in enumerate(zip(found, counts, strict=True))
@@ -196,11 +197,23 @@ def _raised(found: list[Span], counts: list[int], least: int) -> list[int]:
 
 
 def _even(span: Span, n: int) -> Iterator[tuple[int, int]]:
-    """A range in ``n`` about equal ones."""
+    """A range cut into ``n`` about equal ranges."""
     count = span.stop - span.start
     n = max(1, min(n, count))
     for i in range(n):
         yield span.start + count * i // n, span.start + count * (i + 1) // n
+
+
+def query_of(start: int, stop: int, topics: Topics, picks: Picks, care: Care) -> Query:
+    """What a scan of a range of one log is asked for."""
+    return make_query(
+        start=start,
+        stop=stop,
+        since=Ns(picks.since_ns) if picks.since_ns else None,
+        until=None if picks.until_ns == NS_MAX else Ns(picks.until_ns),
+        topic=topics.names,
+        on_damage="skip" if care.skip_damaged else "raise",
+    )
 
 
 def read_split(split: Split, rows: Rows, picks: Picks, care: Care) -> Iterator[pa.RecordBatch]:
@@ -209,8 +222,6 @@ def read_split(split: Split, rows: Rows, picks: Picks, care: Care) -> Iterator[p
     topics = picks.topics.in_partition(partition)
     if topics is None or picks.nothing:
         return
-    single = next(iter(topics.names)) if topics.names and len(topics.names) == 1 else None
-    many = single is None and (topics.names is not None or topics.pattern is not None)
     with open_log(split.log) as log:
         if split.uuid not in (None, log._uuid()):
             raise gone_error(split.log)
@@ -218,39 +229,31 @@ def read_split(split: Split, rows: Rows, picks: Picks, care: Care) -> Iterator[p
         while start < stop:
             scan = Scan(
                 log,
-                start,
-                stop,
-                since=Ns(picks.since_ns) if picks.since_ns else None,
-                until=None if picks.until_ns == NS_MAX else Ns(picks.until_ns),
-                topic=single,
-                columns=rows.scanned(with_topic=many),
-                on_damage="skip" if care.skip_corrupt else "raise",
+                query_of(start, stop, topics, picks, care),
+                columns=rows.scanned(with_topic=topics.pattern is not None),
                 time_unit="us",
                 batch_bytes=BATCH_BYTES,
             )
             try:
                 for batch in scan.to_batches():
-                    chosen = _of_topics(batch, topics) if many else batch
+                    chosen = batch if topics.pattern is None else _matching(batch, topics.pattern)
                     if chosen.num_rows:
                         yield rows.record(chosen, split.log, partition)
                 start = stop
             except Gap as gap:
                 if care.fail_on_loss:
                     raise Gap(f"{gap}; {NOT_FAILING}", first_seq=gap.first_seq) from None
-                logger.warning("%s; going on there, as failOnDataLoss=false", gap)
+                logger.warning("%s; reading on from there, since failOnDataLoss is false", gap)
                 start = gap.first_seq if gap.first_seq > start else stop
             if scan.skipped:
-                logger.warning("%s: passed over %d damaged events", split.log, scan.skipped)
+                logger.warning("%s: skipped %d damaged events", split.log, scan.skipped)
 
 
-def _of_topics(batch: pa.RecordBatch, topics: Topics) -> pa.RecordBatch:
-    """The rows of a batch that have one of several topics."""
-    import pyarrow.compute as pc  # large, and most reads do without
+def _matching(batch: pa.RecordBatch, pattern: str) -> pa.RecordBatch:
+    """The rows of a batch whose topics match."""
+    import pyarrow.compute as pc  # large, and most reads do not need it
 
     column = batch.column("topic")
-    names = topics.names
-    if names is None:
-        there = pc.unique(column).to_pylist()
-        names = frozenset(t for t in there if re.fullmatch(topics.pattern or "", t))
-    wanted = pc.is_in(column, value_set=pa.array(sorted(names), column.type))
+    names = [t for t in pc.unique(column).to_pylist() if re.fullmatch(pattern, t)]
+    wanted = pc.is_in(column, value_set=pa.array(names, column.type))
     return batch.filter(wanted)

@@ -1,7 +1,7 @@
 """The log as a stream: ``spark.readStream.format("penstock").load(path)``.
 
-Spark keeps one `StreamReader` in a process beside the driver, and asks it again and again how far
-the logs are: that must be cheap, so logs stay open, and are looked for anew only now and then. An
+Spark keeps one `StreamReader` in a process beside the driver, and asks it again and again for the
+latest offset. That must be cheap: logs stay open, and new ones are looked for only now and then. An
 offset is a JSON object: for each log, by its path, the seq of the next event to read.
 """
 
@@ -27,11 +27,11 @@ from pyspark.sql.types import StructType
 import penstock
 from penstock.data.spans import spans, stop_within
 from penstock.errors import Gap, NoSuchLog, Usage
+from penstock.spark.quirks import Shipped
 from penstock.spark.read.logs import find_logs, is_log, open_log
 from penstock.spark.read.offsets import NOT_FAILING, check_there, starting_edge
 from penstock.spark.read.source import read_options, request
 from penstock.spark.read.splits import Split, read_split
-from penstock.spark.sockets import Prompt
 
 logger = logging.getLogger("penstock")
 
@@ -40,8 +40,8 @@ LOOK_SECONDS = 0.5  # between two looks for new logs
 Offset = dict[str, int]
 
 
-class StreamReader(Prompt, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """How far logs are, and what to read of them next."""
+class StreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The latest offsets of logs, and what to read next."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         options = read_options(given, stream=True)
@@ -52,23 +52,26 @@ class StreamReader(Prompt, DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._rows_min = options.whole("minOffsetsPerTrigger")
         self._delay = options.seconds("maxTriggerDelay", "15m")
         if options.given("maxTriggerDelay") and self._rows_min is None:
-            raise Usage("option 'maxTriggerDelay' says how long to wait for minOffsetsPerTrigger")
+            raise Usage("option 'maxTriggerDelay' needs minOffsetsPerTrigger, which it limits")
         if self._rows_max and self._rows_min and self._rows_min > self._rows_max:
-            raise Usage("option 'minOffsetsPerTrigger' is above maxOffsetsPerTrigger")
+            raise Usage(
+                f"option 'minOffsetsPerTrigger' must be at most maxOffsetsPerTrigger, got "
+                f"{self._rows_min} and {self._rows_max}"
+            )
         self._logs: dict[str, penstock.Log] = {}
         self._looked: float | None = None
-        self._since: float | None = None  # when fewer events than wanted began to wait
-        self._target: Offset | None = None  # with AvailableNow: what was there at the beginning
+        self._since: float | None = None  # when the wait for minOffsetsPerTrigger began
+        self._target: Offset | None = None  # with AvailableNow: the end when the query started
         self._places: dict[str, tuple[int, int] | None] = {}
         self._remade: set[str] = set()
         self._reported: set[tuple[str, str]] = set()
 
     def __getstate__(self) -> dict[str, object]:
-        """What travels to the tasks, which open logs themselves."""
+        """What is pickled to the tasks, which open logs themselves."""
         return {**self.__dict__, "_logs": {}, "_looked": None}
 
     def _look(self, *, now: bool = False) -> dict[str, penstock.Log]:
-        """The logs that there are, open."""
+        """The logs that exist, open."""
         since = time.monotonic()
         if now or self._looked is None or since - self._looked >= LOOK_SECONDS:
             first = self._looked is None and self._request.care.fail_on_loss
@@ -80,7 +83,7 @@ class StreamReader(Prompt, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._logs
 
     def _open(self, path: str) -> penstock.Log | None:
-        """One log; None if it is not there."""
+        """One log; None if it does not exist."""
         log = self._logs.get(path)
         place = _place(path)
         if log is not None and place != self._places[path]:
@@ -94,16 +97,16 @@ class StreamReader(Prompt, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return log
 
     def _ends(self) -> Offset:
-        """The seq behind the last event of each log."""
+        """The seq after the last event of each log."""
         return {path: self._request.end_of(log) for path, log in self._look().items()}
 
     def initialOffset(self) -> Offset:
-        """Where a query without checkpoint starts."""
+        """Where a query without a checkpoint starts."""
         logs = self._look(now=True)
         return _sorted(self._start.of(logs.items(), self._ends()))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """The limit that Spark shows; `latestOffset` keeps to all that were given."""
+        """The limit that Spark shows; `latestOffset` obeys all that were given."""
         if self._rows_max is not None:
             return ReadMaxRows(self._rows_max)
         if self._bytes_max is not None:
@@ -113,12 +116,12 @@ class StreamReader(Prompt, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """From now on nothing new counts."""
+        """Ignore what is appended from now on."""
         self._look(now=True)
         self._target = self._ends()
 
     def reportLatestOffset(self) -> Offset:
-        """How far the logs are, whatever the limits: what the query's progress shows as latest."""
+        """The latest offset without limits, for the query's progress."""
         return _sorted(self._ends())
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
@@ -144,15 +147,15 @@ class StreamReader(Prompt, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return 1 if log is None else log.first_seq
 
     def _check_lost(self, start: Offset) -> None:
-        """Say so if a log is gone, was made anew, or has fewer events than were read of it."""
+        """Report a log that is gone, was replaced, or has fewer events than were read."""
         for path, offset in start.items():
             log = self._logs.get(path)
             if log is None:
                 what = "is gone"
             elif path in self._remade and offset > 1:
-                what = "was made anew"
+                what = "was replaced"
             elif log.last_seq + 1 < offset:
-                what = "has fewer events than were read of it"
+                what = "has fewer events than were read"
             else:
                 continue
             if self._request.care.fail_on_loss:
@@ -162,7 +165,7 @@ class StreamReader(Prompt, DataSourceStreamReader, SupportsTriggerAvailableNow):
                 logger.warning("%s: the log %s, at offset %d", path, what, offset)
 
     def _waits_for_more(self, available: int) -> bool:
-        """Whether there are fewer events than the user wants at a time, and they may still come."""
+        """Whether to wait for ``minOffsetsPerTrigger``."""
         if self._rows_min is None or self._target is not None or available >= self._rows_min:
             return False
         now = time.monotonic()
@@ -184,7 +187,7 @@ class StreamReader(Prompt, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        """The splits of a batch. Spark asks again for the same batch after a restart."""
+        """The splits of a batch. After a restart, Spark asks again for the same batch."""
         asked = self._request
         ranges = []
         for path, stop in sorted(end.items()):
@@ -207,7 +210,7 @@ class StreamReader(Prompt, DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from read_split(partition, asked.rows, asked.picks, asked.care)
 
     def commit(self, end: Offset) -> None:
-        """Nothing: the position is in the checkpoint, and reading removes nothing."""
+        """Do nothing: the position is in the checkpoint, and reading removes nothing."""
 
     def stop(self) -> None:
         """Close the logs."""
@@ -216,7 +219,7 @@ class StreamReader(Prompt, DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _place(path: str) -> tuple[int, int] | None:
-    """What tells a log's directory from another one of the same name; None if there is none."""
+    """Which directory or ring file is at a path; None if there is no log."""
     if not is_log(path):
         return None
     found = os.stat(path)
@@ -224,12 +227,12 @@ def _place(path: str) -> tuple[int, int] | None:
 
 
 def _sorted(offset: Offset) -> Offset:
-    """In one order, as Spark compares offsets as text."""
+    """Sorted, because Spark compares offsets as text."""
     return dict(sorted(offset.items()))
 
 
 def _shared(begins: Offset, ends: Offset, sizes: Mapping[str, int], most: int) -> Offset:
-    """Ends that leave at most that many events, shared out by how many each log has."""
+    """Ends that leave at most that many events, shared in proportion to what each log has."""
     if sum(sizes.values()) <= most:
         return ends
     shares = _shares(sizes, most)

@@ -1,13 +1,13 @@
-"""Which log a streaming query writes into: noted in its checkpoint, since Spark opens it by path.
+"""Which log a streaming query writes into, noted in its checkpoint.
 
-Spark makes a new writer for every batch, and another one to commit it, so no handle outlives a
-batch. A log that was moved away or replaced between two of them would go unnoticed, and the query
-would go on in another one, or in a new one made for it.
+Spark makes a new writer for each batch, and another one to commit it, so no handle outlives a
+batch. Without the note, nobody would notice that the log was moved away or replaced between two
+batches, and the query would go on in another log, or in a new one.
 
-The note says the path and the log's uuid. It binds as long as the query is started with that path:
-who gives another one wants another log. A checkpoint that this host does not see as a directory, on
-an object store for instance, has no note; then a batch is still bound to the log that it was
-planned for, but not the next one.
+The note has the path and the log's uuid. It holds as long as the query is started with that path:
+another path means another log. A checkpoint that is not a directory on this host, for example in an
+object store, has no note; then each batch is still bound to the log that it was planned for, but
+the next batch is not.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 from penstock.errors import Gone, NotFound, Usage
 from penstock.opening import open as open_log
+from penstock.spark.quirks import is_checkpoint
 from penstock.system import files
 
 NOTE = "penstock-log.json"
-_SPARKS_OWN = "metadata"  # every checkpoint has this file before its first batch is planned
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Bound:
     """The note in a checkpoint about the log at a path."""
 
     path: str
-    note: str | None  # None: the checkpoint is not here
+    note: str | None  # None: this host does not see the checkpoint
 
     @classmethod
     def of(cls, path: str, checkpoint: str | None) -> Bound:
@@ -38,13 +38,12 @@ class Bound:
             return cls(path, None)
         try:
             directory = files.path_text(checkpoint, "checkpointLocation")
-        except Usage:  # not of a file system
+        except Usage:  # a URL
             return cls(path, None)
-        here = files.is_file(os.path.join(directory, _SPARKS_OWN))
-        return cls(path, os.path.join(directory, NOTE) if here else None)
+        return cls(path, os.path.join(directory, NOTE) if is_checkpoint(directory) else None)
 
     def check(self) -> None:
-        """`Gone` if the query has begun in a log that is not at the path any more."""
+        """`Gone` if the query started with a log that is no longer at the path."""
         noted = self._noted()
         if noted is None:
             return
@@ -52,23 +51,23 @@ class Bound:
             with open_log(self.path, "r") as log:
                 if log._uuid().hex() == noted:
                     return
-            found = "another log is there"
+            found = "there is another log"
         except NotFound:
-            found = "no log is there"
+            found = "there is no log"
         raise Gone(
-            f"{self.path}: the log that this query writes into, {noted}, was deleted, moved away "
-            f"or replaced: {found}; nothing was written. Put it back at this path and start the "
-            f"query again; or, if its next rows are to go into another log, delete {self.note}",
+            f"{self.path}: the log that this query writes into, {noted}, was deleted, moved or "
+            f"replaced: {found}. Nothing was written. Put the log back and start the query again; "
+            f"or delete {self.note}, and the next rows go into another log",
             filename=self.path,
         )
 
     def keep(self, uuid: bytes) -> None:
-        """Note the log that was found or made."""
+        """Note the log, unless one is noted."""
         if self.note is not None and self._noted() is None:
             files.replace_text(self.note, json.dumps({"path": self.path, "uuid": uuid.hex()}))
 
     def _noted(self) -> str | None:
-        """The uuid that the note gives for this path."""
+        """The uuid in the note, if the note is for this path."""
         text = None if self.note is None else files.read_text(self.note)
         try:
             said = json.loads(text or "null")

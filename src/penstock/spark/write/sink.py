@@ -1,24 +1,24 @@
 """The sink: rows of a table, or of a stream, appended to a log, each batch exactly once.
 
-It does not trust that running a batch again gives the same rows, or gives them in the same order:
+A batch that Spark runs again may have other rows, or the same rows in another order. So:
 
-1. Planning, on the driver: the columns and options are checked, and the log is made if need be.
-2. Each task stages its rows, as frames, in files that only this attempt of it knows (`staging`),
-   and tells the driver their names.
+1. Planning, on the driver: columns and options are checked, and the log is created if needed.
+2. Each task stages its rows, as frames, in files that only this attempt knows (`staging`), and
+   tells the driver their names.
 3. When all tasks are done, ``commit`` on the driver publishes the files of the batch, in the order
-   of partitions, as one unit (`staged`): all of them become part of the log, or none. It carries
-   ``producer=(who, batch + 1)``, so the log itself knows from then on, as part of the same atomic
-   step, that it has the batch.
+   of partitions, as one unit (`staged`): all of them become part of the log, or none. The unit
+   carries ``producer=(who, batch + 1)``, so the same atomic step makes the log remember that it has
+   the batch.
 4. Spark notes in its checkpoint that the batch is done. If it dies before that, it runs the batch
    again: the log has it, and ``commit`` publishes nothing.
-5. What was staged is deleted, and so is what dead runs of this batch and of earlier ones left.
+5. The staged files are deleted, and so are those that dead runs of this batch or earlier ones left.
 
-Who: the application, and the query that it belongs to. A query's id is that of its checkpoint. With
-another checkpoint batches are counted from 0 again, so that their numbers mean other rows: an
-application that comes with another query than before is refused, not taken for a repeat.
+Who: the application, and the query that it belongs to. The id of a query is in its checkpoint. With
+another checkpoint, batches are counted from 0 again and their numbers mean other rows. So an
+application that comes with another query than before is refused, and not taken for a repeat.
 
-Where: what was planned for one log is never published in another that has taken its place, and a
-query stays with the log that it began with (`bound`).
+Where: a batch is never published in another log than the one that it was planned for, and a query
+stays with the log that it started with (`bound`).
 """
 
 from __future__ import annotations
@@ -65,10 +65,11 @@ from penstock.log import Log
 from penstock.opening import open as open_log
 from penstock.ring.file import is_ring
 from penstock.segments.recovery import STAGING
-from penstock.segments.staged import Staged, append_staged
+from penstock.segments.staged import append_staged
+from penstock.segments.staging import Staged
 from penstock.settings import Settings
-from penstock.spark.options import Options
-from penstock.spark.sockets import Prompt
+from penstock.spark.options import SourceOptions
+from penstock.spark.quirks import Shipped, batch_number, query_id, run_id
 from penstock.spark.write.bound import Bound
 from penstock.spark.write.staging import Staging, name_of, reading
 from penstock.system import files
@@ -80,12 +81,9 @@ logger = logging.getLogger("penstock")
 
 OPTIONS = ("path", "topic", "applicationId", "stagingPath", "durable")
 TABLE_OPTIONS = (*OPTIONS, "batchId")
-STREAM_OPTIONS = (*OPTIONS, "checkpointLocation", "queryName")  # those two are Spark's own
+STREAM_OPTIONS = (*OPTIONS, "checkpointLocation", "queryName")  # the last two are Spark's
 _REFUSED_IN_STREAMS = {"batchid": "Spark counts the batches of a stream itself"}
 
-_BATCH = "streaming.sql.batchId"  # what Spark tells tasks of a micro-batch
-_QUERY = "sql.streaming.queryId"
-_RUN = "spark.jobGroup.id"
 _PRODUCER = re.compile(r"(?:(.+)@)?([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.DOTALL)
 
 _BYTES = "binary or string"
@@ -99,7 +97,7 @@ _TYPES = {
 
 
 def check_columns(schema: StructType) -> tuple[str, ...]:
-    """The names of the columns, each known and of its type; `Usage` if one is not."""
+    """The names of the columns; `Usage` if one is unknown or has the wrong type."""
     names = tuple(schema.fieldNames())
     for field in schema.fields:
         name, given = field.name, field.dataType.simpleString()
@@ -112,16 +110,15 @@ def check_columns(schema: StructType) -> tuple[str, ...]:
             known = ", ".join(_TYPES)
             hint = f"; did you mean {name.lower()!r}?" if name.lower() in _TYPES else ""
             raise Usage(
-                f"column {name!r} is no part of an event{hint} The sink takes {known}: rename it, "
-                "or pack it into the value, with to_json(struct(*)) for instance"
+                f"column {name!r} must be one of {known}: rename it, or put it into the value, for "
+                f"example with to_json(struct(*)){hint}"
             )
         if not _fits(name, field.dataType):
-            raise Usage(f"column {name!r} is {_TYPES[name]}, not {given}: cast it")
+            raise Usage(f"column {name!r} must be {_TYPES[name]}, got {given}: cast it")
         if names.count(name) > 1:
-            raise Usage(f"column {name!r} is there {names.count(name)} times")
+            raise Usage(f"column {name!r} must be given once, got {names.count(name)} of them")
     if "value" not in names:
-        there = f"there are only {', '.join(names)}" if names else "there are no columns at all"
-        raise Usage(f"column 'value' is missing, and {there}: an event is its value")
+        raise Usage(f"column 'value' is missing; the columns are {', '.join(names) or '(none)'}")
     return names
 
 
@@ -143,7 +140,7 @@ def _fits(name: str, given: DataType) -> bool:
 
 @dataclass
 class Message(WriterCommitMessage):
-    """What a task tells the driver: who writes by which plan, where the rows are, and how many."""
+    """What a task tells the driver: the plan, the query and batch, and the staged rows."""
 
     sink: Sink
     query: str | None
@@ -155,7 +152,7 @@ class Message(WriterCommitMessage):
 
 @dataclass(frozen=True)
 class Sink:
-    """Where rows go and how, as the options say; tasks and the driver each have a copy."""
+    """Where rows go and how, from the options; tasks and the driver each have a copy."""
 
     path: str
     uuid: bytes  # of the log that was there when the write was planned
@@ -166,12 +163,12 @@ class Sink:
     staging: Staging
 
     @classmethod
-    def plan(cls, options: Options, schema: StructType, overwrite: bool) -> Sink:
-        """Check everything that can be checked before there are rows, and have a log."""
+    def plan(cls, options: SourceOptions, schema: StructType, overwrite: bool) -> Sink:
+        """Check everything that can be checked before there are rows; create the log if needed."""
         if overwrite:
             raise Usage(
-                "a log is never overwritten: its seqs are not used twice, and readers, consumers "
-                "and checkpoints hold positions in it. Use mode('append') or outputMode('append'), "
+                "a log is never overwritten: seqs are never reused, and readers, consumers and "
+                "checkpoints hold positions in it. Use mode('append') or outputMode('append'), "
                 "or write to another path"
             )
         columns = check_columns(schema)
@@ -181,7 +178,10 @@ class Sink:
         path = files.path_text(given, "path")
         topic = options.text("topic")
         if topic is not None and len(topic.encode()) > L.TOPIC_BYTES_MAX:
-            raise TooLarge(f"option 'topic' has more than {L.TOPIC_BYTES_MAX} bytes")
+            raise TooLarge(
+                f"option 'topic' must be at most {L.TOPIC_BYTES_MAX} bytes, got "
+                f"{len(topic.encode())}"
+            )
         elsewhere = options.text("stagingPath")
         root = f"{path}-{STAGING}" if is_ring(path) else os.path.join(path, STAGING)
         if elsewhere:
@@ -191,7 +191,7 @@ class Sink:
         parent = os.path.dirname(path)
         if not files.is_dir(parent):
             raise NoSuchLog(
-                f"{path}: no log can be made here, since there is no directory {parent}",
+                f"{path}: a log cannot be created here, because there is no directory {parent}",
                 filename=parent,
             )
         bound = Bound.of(path, options.text("checkpointLocation"))
@@ -205,7 +205,7 @@ class Sink:
     def stage(
         self, batches: Iterator[RecordBatch], query: str | None, batch: int | None, directory: str
     ) -> Message:
-        """A task's part: put its rows where the driver finds them."""
+        """In a task: put its rows where the driver finds them."""
         context = TaskContext.get()
         assert context is not None
         partition = context.partitionId()
@@ -213,9 +213,9 @@ class Sink:
         return Message(self, query, batch, directory, partition, staged)
 
     def rows(self, batches: Iterator[RecordBatch]) -> Iterator[Given]:
-        """What Spark gives, as rows to append."""
+        """Rows to append, from the batches of Spark."""
         wanted = [c for c in self.columns if c != "topic" or self.topic is None]
-        # A topic that is the name of a column would be taken for the column.
+        # A topic with the name of a column would be taken for the column.
         prefix = "" if self.topic is None else f"{self.topic}."
 
         def named(column: str) -> str | None:
@@ -230,7 +230,7 @@ class Sink:
             before += batch.num_rows
 
     def publish(self, messages: Sequence[Message], *, stream: bool) -> None:
-        """The driver's part: have all rows in the log, once."""
+        """On the driver: append all rows to the log, once."""
         staged = [s for m in sorted(messages, key=lambda m: m.partition) for s in m.staged]
         if not staged:
             return
@@ -244,13 +244,13 @@ class Sink:
             elif not self._has(log, query, batch, sum(s.rows for s in staged), stream=stream):
                 self._load(log, staged, (self.producer(query), batch + 1))
             elif self.durable:
-                log.sync()  # who published it may have died before that
+                log.sync()  # the process that published it may have died before its sync
         if batch is not None:
             self.staging.sweep(messages[0].directory, began_ns)
         self.staging.sweep_abandoned()
 
     def producer(self, query: str | None) -> str:
-        """Under what name the log remembers the batches."""
+        """The producer's name, by which the log remembers the batches."""
         if self.application is None:
             assert query is not None
             return query
@@ -263,14 +263,14 @@ class Sink:
         for other in remembered:
             application, other_query = _parts_of(other)
             if stream and other_query == query:
-                own = _later(remembered, own, other)  # of a time when it was called otherwise
+                own = _later(remembered, own, other)  # the application had another name then
             elif application is not None and application == self.application and other != own:
                 raise Conflict(
-                    f"{log.path}: has batches of the application {self.application!r} from "
+                    f"{log.path}: the application {self.application!r} has written batches of "
                     f"{_said(other_query)}, and this is batch {batch} of {_said(query)}, whose "
-                    "numbers mean other rows; nothing was written. Go on with the checkpoint that "
-                    "the application began with, or, if all rows of the new one are to be "
-                    "appended, give another applicationId",
+                    "numbers mean other rows; nothing was written. Use the checkpoint that the "
+                    "application started with, or give another applicationId to append all rows "
+                    "of the new one",
                     path=log.path,
                     expected=batch,
                 )
@@ -280,45 +280,45 @@ class Sink:
         if last.n > batch + 1:
             raise Conflict(
                 f"{log.path}: has batch {last.n - 1} of {own!r} already, and this is batch "
-                f"{batch}; nothing was written. If the checkpoint, or the batchId, went back on "
-                "purpose and its rows are to be appended again, give another applicationId",
+                f"{batch}; nothing was written. If the checkpoint or the batchId went back on "
+                "purpose, give another applicationId to append the rows again",
                 path=log.path,
                 expected=batch,
                 found=last.n - 1,
             )
         if last.count != rows:
             logger.warning(
-                "%s: has batch %d of %r since seq %d, with %d rows; run again it has %d, which are "
-                "not written",
+                "%s: has batch %d of %r already, at seq %d, with %d rows; run again, the batch has "
+                "%d rows, which are not written",
                 *(log.path, batch, own, last.first_seq, last.count, rows),
             )
         return True
 
     def _load(self, log: Log, staged: Sequence[Staged], producer: tuple[str, int] | None) -> None:
-        """Append all that was staged as one unit."""
+        """Append all staged rows as one unit."""
         with reading():
             append_staged(log, staged, producer=producer, durable=self.durable)
 
 
 def _look_at(path: str) -> tuple[bytes, Settings]:
-    """Which log it is, and its settings. It is made if need be, and must take appends."""
+    """The log's uuid and settings. It is created if needed, and must accept appends."""
     try:
         with open_log(path) as log:
             return log._uuid(), log.settings
-    except DiskFull:  # what was staged can still be deleted: an abort comes by here too
+    except DiskFull:  # an abort gets here too, and can still delete what was staged
         with suppress(NotFound), open_log(path, "r") as log:
             return log._uuid(), log.settings
         raise
 
 
 def _parts_of(producer: str) -> tuple[str | None, str | None]:
-    """The application, unless it is just a query; and the query, if it belongs to one."""
+    """The application and the query of a producer; either may be missing."""
     found = _PRODUCER.fullmatch(producer)
     return (found[1], found[2]) if found else (producer, None)
 
 
 def _later(remembered: Mapping[str, Done], one: str, other: str) -> str:
-    """Who of two has got further."""
+    """The one of two producers that has written more batches."""
     known = remembered.get(one)
     return other if known is None or remembered[other].n > known.n else one
 
@@ -327,37 +327,39 @@ def _said(query: str | None) -> str:
     return "no query" if query is None else f"the query {query} (the id in its checkpoint)"
 
 
-def _application(options: Options) -> str | None:
+def _application(options: SourceOptions) -> str | None:
     name = options.text("applicationId")
     if name is None:
         return None
     room = L.PRODUCER_ID_BYTES_MAX - 64  # for the query
     if not 0 < len(name.encode()) <= room:
-        raise Usage(f"option 'applicationId' is 1 to {room} bytes of text")
+        raise Usage(
+            f"option 'applicationId' must be 1 to {room} bytes of text, got {len(name.encode())}"
+        )
     return name
 
 
-class TableWriter(Prompt, DataSourceArrowWriter):
+class TableWriter(Shipped, DataSourceArrowWriter):
     """``df.write.format("penstock")``: one write, one atomic unit."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
-        checked = Options(options, TABLE_OPTIONS, what="the sink")
+        checked = SourceOptions(options, TABLE_OPTIONS, what="the sink")
         self._batch = checked.whole("batchId", least=0)
         if checked.given("applicationId") != checked.given("batchId"):
             raise Usage(
-                "options 'applicationId' and 'batchId' go together: by both of them the log knows "
-                "a write that it has already"
+                "options 'applicationId' and 'batchId' must be given together: by both, the log "
+                "recognises a write that it has already"
             )
         self._sink = Sink.plan(checked, schema, overwrite)
         self._directory = name_of(
             self._sink.application, 0 if self._batch is None else self._batch, uuid.uuid4().hex
         )
-        # Tasks do not make it, so that one that goes on when all is over cannot leave anything.
+        # Tasks do not create it, so that a task that outlives the write cannot leave anything.
         self._sink.staging.begin(self._directory)
 
     def write(self, iterator: Iterator[RecordBatch]) -> Message:
         """On an executor: stage the rows of a task."""
-        query = None if self._batch is None else _told(_QUERY)  # of the stream around foreachBatch
+        query = None if self._batch is None else query_id()  # of the stream around foreachBatch
         return self._sink.stage(iterator, query, self._batch, self._directory)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -366,53 +368,53 @@ class TableWriter(Prompt, DataSourceArrowWriter):
         self._sink.staging.remove(self._directory)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """On the driver: forget what tasks have staged."""
+        """On the driver: delete what tasks have staged."""
         self._sink.staging.remove(self._directory)
 
 
-class StreamWriter(Prompt, DataSourceStreamArrowWriter):
-    """``df.writeStream.format("penstock")``: every micro-batch is one atomic unit, once."""
+class StreamWriter(Shipped, DataSourceStreamArrowWriter):
+    """``df.writeStream.format("penstock")``: each micro-batch is one atomic unit, written once."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
-        checked = Options(
+        checked = SourceOptions(
             options, STREAM_OPTIONS, what="the streaming sink", refused=_REFUSED_IN_STREAMS
         )
         self._gone: Gone | None = None
         try:
             self._sink = Sink.plan(checked, schema, overwrite)
-        except Gone as error:  # Spark plans to abort too, and then there is something to delete
+        except Gone as error:  # Spark also plans for an abort, which has something to delete
             self._gone = error
 
     def write(self, iterator: Iterator[RecordBatch]) -> Message:
         """On an executor: stage the rows of a task."""
         if self._gone is not None:
             raise self._gone
-        query, batch = _told(_QUERY), _told(_BATCH)
+        query, batch = query_id(), batch_number()
         if query is None or batch is None:
             raise Internal(
-                f"Spark does not tell tasks the properties {_QUERY} and {_BATCH}, without which no "
-                "batch can be told from another; use foreachBatch with applicationId and batchId"
+                "this version of Spark does not tell tasks which query and batch they belong to; "
+                "use foreachBatch with applicationId and batchId"
             )
-        directory = name_of(self._sink.producer(query), int(batch), _told(_RUN) or "run")
+        directory = name_of(self._sink.producer(query), batch, run_id() or "run")
         self._sink.staging.begin(directory)
-        return self._sink.stage(iterator, query, int(batch), directory)
+        return self._sink.stage(iterator, query, batch, directory)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """On the driver: publish what all tasks have staged, by the plan that they had.
+        """On the driver: publish what all tasks have staged, with the plan of the tasks.
 
-        Spark has planned again for this, maybe with another log at the path.
+        Spark has planned again for the commit, and another log may be at the path by now.
         """
         found = _all_of(messages)
         if self._gone is not None:
             raise self._gone
         if any(m.batch != batchId for m in found):
-            raise Internal(f"tasks staged batch {found[0].batch}, and Spark commits {batchId}")
+            raise Internal(f"tasks staged batch {found[0].batch}, but Spark commits {batchId}")
         if found:
             found[0].sink.publish(found, stream=True)
         self._clear(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """On the driver: forget what tasks have staged; what is published stays."""
+        """On the driver: delete what tasks have staged; published rows stay."""
         self._clear(messages)
 
     def _clear(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -421,16 +423,9 @@ class StreamWriter(Prompt, DataSourceStreamArrowWriter):
             staging.remove(name)
 
 
-def _told(name: str) -> str | None:
-    """What Spark tells the tasks of a job."""
-    context = TaskContext.get()
-    assert context is not None
-    return context.getLocalProperty(name)
-
-
 def _all_of(messages: Sequence[WriterCommitMessage | None]) -> list[Message]:
-    """The messages of a commit, which has one of every task."""
+    """The messages of a commit, one from each task."""
     found = [m for m in messages if isinstance(m, Message)]
     if len(found) != len(messages):
-        raise Internal(f"Spark commits with messages of {len(found)} tasks out of {len(messages)}")
+        raise Internal(f"Spark commits with messages of {len(found)} of {len(messages)} tasks")
     return found

@@ -1,13 +1,13 @@
-"""Staged rows: what the tasks of a write have put aside until the driver publishes all of it.
+"""Staged rows: files in which the tasks of a write keep rows until the driver publishes them all.
 
-Each write has a directory of its own, and each attempt of a task files of its own in it (`staged`),
-which get their names when they are whole. A file that has no name yet, or whose write is over, is
-garbage. Files need not reach the device, since Spark stages all of it again if they get lost; the
-task says their digest, and the driver publishes nothing that has another. Nothing here touches
-the log.
+Each write has its own directory, and each attempt of a task its own files in it (`staged`), which
+get their names when they are complete. A file without a name, or whose write is over, is garbage.
+Files need not be durable: if they get lost, Spark stages the rows again. Each task reports the
+digest of its files, and the driver publishes only files with that digest. Nothing here touches the
+log.
 
-A directory is called ``<producer>.<number>.<run>``: what the write is remembered by in the log, and
-which run of it this is. What has a number that the log has gone past can never be published.
+A directory has the name ``<producer>.<number>.<run>``: what the log remembers of the write, and
+which run of it this is. Rows with a number that the log has passed can never be published.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from penstock._core import Given
 from penstock.errors import NoSuchLog, PenstockError
-from penstock.segments.staged import Staged, Writer
+from penstock.segments.staging import Staged, Writer
 from penstock.system import files
 
 logger = logging.getLogger("penstock")
@@ -37,7 +37,7 @@ _NAME = re.compile(r"([\w-]+)\.(\d+)\.([\w-]+)")
 
 @dataclass(frozen=True)
 class Staging:
-    """A directory for staged rows, and the modes of what is made in it."""
+    """The directory of staged rows, and the modes of files and directories in it."""
 
     root: str
     dir_mode: int
@@ -45,17 +45,17 @@ class Staging:
     segment_bytes: int
 
     def make(self) -> None:
-        """Have the directory, in a directory that is there."""
+        """Create the directory; its parent must exist."""
         parent = os.path.dirname(self.root)
         if not files.is_dir(parent):
             raise NoSuchLog(
-                f"{self.root}: cannot be made, since there is no directory {parent}",
+                f"{self.root}: cannot be created, because there is no directory {parent}",
                 filename=parent,
             )
         files.make_dir(self.root, self.dir_mode)
 
     def begin(self, name: str) -> None:
-        """Have a directory for the write ``name``."""
+        """Create the directory of the write ``name``."""
         if not files.is_dir(self.root):
             raise self._not_here(self.root)
         files.make_dir(os.path.join(self.root, name), self.dir_mode)
@@ -70,16 +70,16 @@ class Staging:
 
     def _not_here(self, directory: str) -> NoSuchLog:
         return NoSuchLog(
-            f"{directory}: there is no such directory on the host {socket.gethostname()}; rows are "
-            "staged in one that every host of the cluster sees: give it as stagingPath (or the "
-            "write that this task is part of is over)",
+            f"{directory}: there is no such directory on the host {socket.gethostname()}. On a "
+            "cluster, rows must be staged in a directory that every host sees: give it as "
+            "stagingPath. (Or the write that this task is part of is over)",
             filename=directory,
         )
 
     def remove(self, name: str) -> None:
         """Delete what a write has staged."""
         path = os.path.join(self.root, name)
-        for _ in range(REMOVE_TRIES):  # a task may begin a file in it meanwhile
+        for _ in range(REMOVE_TRIES):  # a task may create a file in it at the same time
             with _tidying():
                 files.remove_tree(path)
             if not files.exists(path):
@@ -88,8 +88,8 @@ class Staging:
     def sweep(self, done: str, began_ns: int) -> None:
         """Delete what other runs left of the write ``done``, now published, and of earlier ones.
 
-        A run of the same write that began later than ``began_ns`` is left alone: it is somebody's
-        who took this one for dead, and who will find out by himself that there is nothing to do.
+        A run of the same write that began later than ``began_ns`` is left alone: its driver took
+        this one for dead, and will find that there is nothing left to do.
         """
         own = _NAME.fullmatch(done)
         assert own is not None
@@ -104,16 +104,16 @@ class Staging:
                     self.remove(name)
 
     def sweep_abandoned(self) -> None:
-        """Delete what nobody has touched for a week: its driver died, and was not started again."""
+        """Delete what was not touched for a week: its driver died and was not restarted."""
         before_ns = time.time_ns() - ABANDONED_SECONDS * 10**9
         with _tidying():
             for name in files.list_dir(self.root):
                 if _NAME.fullmatch(name) and self._touched_ns(name) < before_ns:
-                    logger.warning("%s: staged a week ago and never published; deleted", name)
+                    logger.warning("%s: staged a week ago, never published; deleted", name)
                     self.remove(name)
 
     def began_ns(self, name: str) -> int:
-        """When the first of its files was finished; asked before they are published."""
+        """When the first of its files was finished; call it before they are published."""
         directory = os.path.join(self.root, name)
         with _tidying():
             found = [os.stat(os.path.join(directory, n)) for n in files.list_dir(directory)]
@@ -121,7 +121,7 @@ class Staging:
         return 0
 
     def _touched_ns(self, name: str) -> int:
-        """When a file of it was begun or finished last; now, if it is gone."""
+        """When a file in it was last created or finished; now, if it is gone."""
         try:
             return os.stat(os.path.join(self.root, name)).st_mtime_ns
         except FileNotFoundError:
@@ -130,15 +130,15 @@ class Staging:
 
 @contextmanager
 def _tidying() -> Iterator[None]:
-    """What goes wrong in tidying up is not worth failing for: rows may be published already."""
+    """Log errors of tidying up: they must not fail a write that may be published already."""
     try:
         yield
     except (OSError, PenstockError) as error:
-        logger.warning("not all that was staged could be deleted; it is left for later: %s", error)
+        logger.warning("could not delete all staged files; they are left for later: %s", error)
 
 
 def name_of(producer: str | None, number: int, run: str) -> str:
-    """The directory of one run of a write; no producer: the log will not remember it."""
+    """The directory of one run of a write; without a producer, the log does not remember it."""
     if producer is None:
         return f"once.{number}.{_plain(run)}"
     digest = hashlib.sha256(producer.encode()).hexdigest()[:16]
@@ -151,13 +151,13 @@ def _plain(text: str) -> str:
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Says of a staged file that is not there what may be the reason."""
+    """Explain why a staged file may be missing."""
     try:
         yield
     except NoSuchLog as error:
         raise NoSuchLog(
-            f"{error}; tasks staged rows in a file that is not here on the driver's host "
-            f"{socket.gethostname()}: stagingPath has to be a directory that every host of the "
-            "cluster sees. Nothing was written",
+            f"{error}; tasks staged rows in a file that the driver's host "
+            f"{socket.gethostname()} does not see: stagingPath must be a directory that every host "
+            "of the cluster sees. Nothing was written",
             filename=error.filename,
         ) from error

@@ -1,8 +1,8 @@
 """Typed: values as the columns of a Spark schema, as Spark's own JSON source would read them.
 
-The vectorised parser takes a whole batch. What it does not take, or might take otherwise than Spark
-does, goes through `rows` one by one. Values of other codecs become JSON first.
-An event is one row, whatever its value is.
+The vectorised parser takes a whole batch. Values that it does not take, or might read differently
+from Spark, go through `rows` one by one. Values of other codecs become JSON first. An event is one
+row, whatever its value is.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from penstock.data.fields import one_array, parse_json
 from penstock.errors import BadData, Usage
+from penstock.spark.quirks import arrow_schema
 from penstock.spark.read.typed import moments
-from penstock.spark.read.typed.rows import Row, RowReader, converter
+from penstock.spark.read.typed.rows import Row, RowParser, converter
 from penstock.spark.read.typed.texts import CORRUPT_COLUMN, Texts, check_mode
 from penstock.spark.read.typed.tokens import DEPTH_MAX, NAME_CHARS_MAX, NUMBER_DIGITS_MAX
 
@@ -49,10 +49,10 @@ class Typed:
         self.codec = codec
         self._texts = Texts(codec)
         _check(schema, corrupt_column)
-        self.arrow_schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self.arrow_schema = arrow_schema(schema)
         own = T.StructType([f for f in schema if f.name != corrupt_column])
         self._own = pa.schema([f for f in self.arrow_schema if f.name != corrupt_column])
-        self._rows = RowReader(own)
+        self._rows = RowParser(own)
         self._readable = _readable_schema(self._own)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -64,10 +64,10 @@ class Typed:
         """The columns for values, in the order of the schema, and which rows to keep; None is all.
 
         ``headers``, if given, are those of each event, which may name a codec of its own. ``seqs``
-        and ``path`` are for messages. A value that is null is a row of nulls.
+        and ``path`` are for messages. A null value is a row of nulls.
         """
         if not len(self.schema) and self.mode == "PERMISSIVE":
-            return [], None  # nothing is asked of the values
+            return [], None  # the values are not needed
         values = one_array(values)
         if values.type != pa.binary():
             values = values.cast(pa.binary())
@@ -84,7 +84,7 @@ class Typed:
             seq = seqs[first].as_py()
             raise BadData(
                 f"{path}: the value of seq {seq} does not fit the schema: {bad[first]}; the mode "
-                "PERMISSIVE makes null of what does not fit, DROPMALFORMED leaves the row out",
+                "PERMISSIVE reads what does not fit as null, DROPMALFORMED leaves the row out",
                 path=path,
                 seq=seq,
             )
@@ -95,7 +95,7 @@ class Typed:
         return self._complete(merged, texts, bad), keep
 
     def _at_once(self, texts: Any, why: dict[int, str]) -> tuple[list[pa.Array] | None, list[int]]:
-        """Columns by the vectorised parser, and the rows that it is not to be trusted with."""
+        """Columns by the vectorised parser, and the rows that it may read wrongly."""
         if self._readable is None:
             return None, [i for i, text in enumerate(texts) if text.is_valid or i in why]
         if not len(self._own):
@@ -112,7 +112,7 @@ class Typed:
     def _complete(
         self, found: list[pa.Array] | None, texts: Any, bad: Mapping[int, str | None]
     ) -> list[pa.Array]:
-        """All columns of the schema, with that of the texts that do not fit."""
+        """All columns of the schema, with the column of texts that do not fit."""
         if found is None:
             found = [pa.nulls(len(texts), field.type) for field in self._own]
         own = iter(found)
@@ -132,34 +132,34 @@ def _check(schema: T.StructType, corrupt_column: str) -> None:
     names = schema.names
     for field in schema:
         if names.count(field.name) > 1:
-            raise Usage(f"the schema has the column {field.name!r} twice")
+            raise Usage(f"the schema must have each column once, got {field.name!r} twice")
         if field.name == corrupt_column and type(field.dataType) is not T.StringType:
-            raise Usage(f"the column {field.name!r} is for text that does not fit: a string")
+            raise Usage(f"the column {field.name!r}, for text that does not fit, must be a string")
         _check_type(field.name, field.dataType, field.nullable)
 
 
 def _check_type(name: str, kind: T.DataType, nullable: bool) -> None:
-    """Refuse what values cannot be promised to be."""
+    """Refuse types that values cannot be guaranteed to have."""
     if not nullable:
-        raise Usage(f"the column {name!r} must be nullable: a value may lack it, or not fit")
+        raise Usage(f"the column {name!r} must be nullable: a value may lack it or not fit")
     if isinstance(kind, T.StructType):
         if len(set(kind.names)) != len(kind):
-            raise Usage(f"the column {name!r} has two fields of one name")
+            raise Usage(f"the column {name!r} must have each field once, got a name twice")
         for field in kind:
             _check_type(f"{name}.{field.name}", field.dataType, field.nullable)
     elif isinstance(kind, T.ArrayType):
         _check_type(f"{name}.element", kind.elementType, kind.containsNull)
     elif isinstance(kind, T.MapType):
         if type(kind.keyType) is not T.StringType:
-            raise Usage(f"the column {name!r} must have keys that are strings, as JSON has them")
+            raise Usage(f"the column {name!r} must have strings as keys, as JSON has")
         _check_type(f"{name}.value", kind.valueType, kind.valueContainsNull)
     elif converter(kind) is None:
         kind_name = kind.simpleString()
-        raise Usage(f"the column {name!r} is a {kind_name}, and JSON is not read as such")
+        raise Usage(f"the column {name!r} has the type {kind_name}, which JSON is not read as")
 
 
 def _readable_schema(schema: pa.Schema) -> pa.Schema | None:
-    """What pyarrow's parser is told to read; None if it can read no such thing."""
+    """The schema for pyarrow's parser; None if it cannot read it."""
     found = []
     for field in schema:
         kind = _readable_type(field.type)
@@ -170,7 +170,7 @@ def _readable_schema(schema: pa.Schema) -> pa.Schema | None:
 
 
 def _readable_type(kind: pa.DataType) -> pa.DataType | None:
-    """Times, dates and bytes are read as text: Spark has other forms of them than pyarrow."""
+    """Times, dates and bytes are read as text: Spark takes other forms than pyarrow."""
     if pa.types.is_temporal(kind) or pa.types.is_binary(kind):
         return pa.string()
     if pa.types.is_struct(kind):
@@ -183,7 +183,7 @@ def _readable_type(kind: pa.DataType) -> pa.DataType | None:
 
 
 def _outsized(texts: Any) -> Iterable[int]:
-    """Rows with what Spark sets a limit to, and pyarrow does not."""
+    """Rows that exceed limits of Spark that pyarrow does not have."""
     long = pc.greater(pc.binary_length(texts), min(DEPTH_MAX, NUMBER_DIGITS_MAX))
     if not pc.any(long).as_py():
         return
@@ -194,7 +194,7 @@ def _outsized(texts: Any) -> Iterable[int]:
 
 
 def _finish(array: Any, kind: pa.DataType) -> tuple[Any, list[int]]:
-    """A column as Spark wants it, and the rows which Spark might read otherwise."""
+    """A column with the type for Spark, and the rows that Spark might read differently."""
     if pa.types.is_struct(kind):
         parts = [_finish(array.field(i), field.type) for i, field in enumerate(kind)]
         found = pa.StructArray.from_arrays(
@@ -233,7 +233,7 @@ def _minus_zeros(array: Any) -> list[int]:
 
 
 def _overlong(array: Any) -> list[int]:
-    """Where a decimal has more digits than its type: pyarrow does not look."""
+    """Where a decimal has more digits than its type, which pyarrow does not check."""
     kind = array.type
     largest = decimal.Decimal((0, (9,) * kind.precision, -kind.scale))
     over = pc.greater(pc.abs(array), pa.scalar(largest, kind))
@@ -247,14 +247,14 @@ def _moments(
     read: Callable[[str], int | None],
     kind: pa.DataType,
 ) -> tuple[Any, list[int]]:
-    """Times in text: those of the usual form at once, the others one by one."""
+    """Times in text: those in the usual form at once, the others one by one."""
     there = pc.is_valid(array)
     plain = pc.fill_null(pc.match_substring_regex(array, usual), False)
     others = pc.and_not(there, plain)
     if not pc.any(others).as_py():
         try:
             return cast(array), []
-        except pa.ArrowInvalid:  # there are 31 days in February
+        except pa.ArrowInvalid:  # such as 31 February
             others = there
     counts = pa.int32() if pa.types.is_date(kind) else pa.int64()
     try:

@@ -1,7 +1,7 @@
 """Infer: the schema of values from a sample of them, as Spark's JSON source would infer it.
 
-Each text has a type of its own; two types have one that covers both. Names are sorted, everything
-may be null, and what was null everywhere is a string.
+Each text has a type; for two types there is one that covers both. Names are sorted, all columns may
+be null, and a field that is null everywhere is a string.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def infer(
 ) -> T.StructType:
     """The schema of a sample of values.
 
-    ``names`` has the codec of each value, if some have another than ``codec``. A value that is no
-    object adds the corrupt column in the mode PERMISSIVE, is passed over in DROPMALFORMED, and is
-    `BadData` in FAILFAST. An array at the top is no object either: an event is one row.
+    ``names`` has the codec of each value, if some have another than ``codec``. A value that is not
+    an object adds the corrupt column in the mode PERMISSIVE, is skipped in DROPMALFORMED, and is
+    `BadData` in FAILFAST. An array at the top is not an object: an event is one row.
     """
     mode = check_mode(mode)
     texts = Texts(codec)
@@ -88,7 +88,7 @@ def _root(text: bytes) -> Kind:
 
 
 def _kind(tokens: Tokens) -> Kind:
-    """The type of the value at the current token, or of the one behind a name."""
+    """The type of the value at the current token, or after it if that is a name."""
     token = tokens.next() if tokens.token == K.NAME else tokens.token
     if token == K.STRING:
         return "string" if tokens.string() else "null"

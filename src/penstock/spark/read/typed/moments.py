@@ -1,7 +1,7 @@
 """Moments: dates and timestamps in text, as Spark reads them where no pattern is given.
 
-What has no zone of its own is taken as UTC. Results are counts, as Spark and Arrow hold them: days
-and microseconds since 1970. None stands for text that is no date or timestamp.
+Text without a zone is taken as UTC. Results are counts, as in Spark and Arrow: days or microseconds
+since 1970. The result is None for text that is not a date or timestamp.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _micros(text: str, *, zoned: bool) -> int | None:
 
 
 def _civil_days(year: int, month: int, day: int) -> int | None:
-    """Days since 1970 in the Gregorian calendar, however far away; None if there is no such day."""
+    """Days since 1970 in the Gregorian calendar, of any year; None if there is no such day."""
     try:
         alike = dt.date(2000 + year % 400, month, day)  # the calendar repeats every 400 years
     except ValueError:
@@ -146,7 +146,7 @@ def _of_hybrid(days: int) -> int:
 
 @functools.lru_cache(256)
 def _zone(name: str) -> dt.tzinfo | None:
-    """The zone of a name or an offset, as Java knows it; None if there is none."""
+    """The zone of a name or an offset, as Java knows it; None if it knows none."""
     name = re.sub(r"([+-])([0-9]):", r"\g<1>0\2:", name, count=1)
     name = re.sub(r"([+-][0-9]{2}):([0-9])$", r"\1:0\2", name)
     name = _SHORT_ZONES.get(name, name)

@@ -1,8 +1,8 @@
-"""Rows: one text of JSON after the other as a row of a schema, as Spark's JSON source reads it.
+"""Rows: texts of JSON, one by one, as rows of a schema, as Spark's JSON source reads them.
 
-It is the slow and exact way, for the texts that the vectorised parser does not take. What does not
-fit its column is null and makes the row a bad one, whose other columns are still there; text that
-is no JSON has no columns at all.
+This is slow and exact, for the texts that the vectorised parser does not take. A value that does
+not fit its column is null and makes the row a bad one, whose other columns are kept; text that is
+not JSON has no columns.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Convert: TypeAlias = Callable[[Tokens], Any]
 
 _EXACT = decimal.Context(prec=5000, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN)
 _DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,10})?")
-_DIGITS_MAX = 4000  # beyond any precision; what is larger is not worth computing
+_DIGITS_MAX = 4000  # beyond any precision
 _WORDS = {
     "NaN": float("nan"),
     "Infinity": float("inf"),
@@ -42,7 +42,7 @@ _RANGES: dict[type[T.DataType], tuple[int, int]] = {
 
 
 class Row(NamedTuple):
-    """What became of one text. ``why`` says what is wrong with it; None if nothing is."""
+    """The result of one text. ``why`` says what is wrong with it; None if nothing is."""
 
     values: dict[str, Any] | None
     why: str | None
@@ -56,7 +56,7 @@ class _Partial(Exception):
         self.value = value
 
 
-class RowReader:
+class RowParser:
     """Texts as rows of a schema."""
 
     def __init__(self, schema: T.StructType) -> None:
@@ -81,7 +81,7 @@ class RowReader:
 
 
 def converter(kind: T.DataType) -> Convert | None:
-    """What makes values of a type of tokens; None if JSON has no such values."""
+    """The function that reads values of a type from tokens; None if JSON has no such values."""
     if isinstance(kind, T.StructType):
         inner = [converter(field.dataType) for field in kind]
         return _unless_null(K.OBJECT, _struct(kind), kind) if all(inner) else None
@@ -108,11 +108,11 @@ def _begin(tokens: Tokens) -> int | None:
 
 
 def _misfit(tokens: Tokens, kind: T.DataType) -> Wrong:
-    """What is wrong with the current token. A string is read first: it may be the worse for it."""
+    """What is wrong with the current token. A string is read first: it may be malformed itself."""
     if tokens.token == K.STRING:
         tokens.string()
     where = f"the field {tokens.name!r}" if tokens.name is not None else "an element"
-    return Wrong(f"{where} is no {kind.simpleString()}")
+    return Wrong(f"{where} must be {kind.simpleString()}")
 
 
 def _unless_null(first: int, inner: Convert, kind: T.DataType) -> Convert:
@@ -182,7 +182,7 @@ def _array(inner: Convert) -> Convert:
 def _map(inner: Convert) -> Convert:
     """An object as keys and values, in which a key may be there twice.
 
-    One wrong value makes the whole of it wrong, but not what stands behind it.
+    One wrong value makes the whole object wrong, but not what follows it.
     """
 
     def convert(tokens: Tokens) -> list[tuple[str, Any]]:

@@ -1,7 +1,7 @@
 """Texts: values of any codec as JSON, which is what typed columns are read from.
 
-A value that is JSON already is left alone. Others are decoded and written as JSON would have them:
-bytes in base64, times in ISO form, numbers that are none as words.
+Values that are JSON stay as they are. Others are decoded and written as JSON: bytes in base64,
+times in ISO form, NaN and infinities as words.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Texts:
         self._decoders: dict[str, Callable[[bytes], Any] | None] = {}
         if self._decoder(codec) is None:
             raise Usage(
-                "columns of a schema need a codec that makes objects of bytes, such as json; "
-                f"this log's is {codec!r}"
+                "a schema needs a codec that decodes bytes to objects, such as json; this log's "
+                f"codec is {codec!r}"
             )
 
     def of(self, values: Any, headers: Any) -> tuple[Any, dict[int, str]]:
-        """The texts, and why the values of some rows have none: those are left as they are."""
+        """The texts; and for values that have none, which stay as they are, the reasons."""
         names = None if headers is None else codecs_of(one_array(headers), self.codec)
         if self.codec == "json" and names is None:
             return values, {}
@@ -57,12 +57,12 @@ class Texts:
         except Usage as error:  # of one event; the log's own codec was found before
             raise BadData(str(error)) from None
         if decode is None:
-            raise BadData("it is plain bytes, which have no fields")
+            raise BadData("it is plain bytes, without fields")
         try:
             found = decode(value)
             return _as_json(found.to_python() if hasattr(found, "to_python") else found)
         except Exception as error:
-            raise BadData(f"it is no {name}: {error}") from None
+            raise BadData(f"it must be {name}: {error}") from None
 
     def _decoder(self, name: str) -> Callable[[bytes], Any] | None:
         if name not in self._decoders:
@@ -71,14 +71,14 @@ class Texts:
 
 
 def check_mode(mode: str) -> str:
-    """One of the three modes of Spark, in any case."""
+    """One of Spark's three modes, in upper or lower case."""
     if mode.upper() not in MODES:
-        raise Usage(f"mode is one of {', '.join(MODES)}, not {mode!r}")
+        raise Usage(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
     return mode.upper()
 
 
 def _as_json(value: Any) -> bytes:
-    """An object as JSON, numbers that are none as the words that Spark takes for them."""
+    """An object as JSON, with NaN and infinities as the words that Spark takes."""
     import msgspec
 
     text = msgspec.json.encode(value)

@@ -1,9 +1,9 @@
 """Tokens: JSON text as the stream of tokens that Spark's JSON source sees.
 
 It takes what Jackson takes under Spark's defaults (single quotes, NaN and Infinity as words, a byte
-order mark) and refuses what Jackson refuses, at the same token: a reader that goes on behind a
-wrong value must find itself at the same place. Strings are looked at only when they are asked for
-or passed. It is for single texts that the vectorised parser would not take.
+order mark) and refuses what Jackson refuses, at the same token: a reader that goes on after a wrong
+value must be at the same place. Strings are examined only when they are asked for or skipped. It is
+for single texts that the vectorised parser does not take.
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ _FIELD = re.compile(
     re.DOTALL,
 )  # most names are like this
 _NUMBER = re.compile(r"-?(?:0(?![0-9])|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-_CUT_SHORT = re.compile(
-    r"\.|[eE][+-]?"
-)  # behind a number: a fraction or an exponent without digits
+_CUT_SHORT = re.compile(r"\.|[eE][+-]?")  # after a number: a fraction or an exponent without digits
 _WORD = re.compile(r"[\w$]*")
 _PLAIN = {
     '"': re.compile(r'[^"\\\x00-\x1f\udc80-\udcff]*'),
@@ -52,11 +50,11 @@ _WORDS = {"N": ("NaN",), "I": ("Infinity",)}
 
 
 class Wrong(Exception):
-    """The text is no JSON from here on, or a value does not fit its type."""
+    """The text is not JSON from here on, or a value does not fit its type."""
 
 
 class Tokens:
-    """The tokens of one text, one after the other. ``token`` is the one that was read last."""
+    """The tokens of one text, in order. ``token`` is the last one that was read."""
 
     __slots__ = (
         "_ahead",
@@ -73,7 +71,7 @@ class Tokens:
     )
 
     def __init__(self, data: bytes) -> None:
-        # bytes that are no UTF-8 become lone surrogates, which are found when they are read
+        # bytes that are not UTF-8 become lone surrogates, which are found when they are read
         self.text = data.decode("utf-8", "surrogateescape")
         # Jackson looks for a mark only where four bytes are
         self.at = 1 if len(data) > 3 and self.text.startswith("\ufeff") else 0
@@ -81,7 +79,7 @@ class Tokens:
         self.token: int | None = None
         self.found = ""  # the text of a name, a number or a string that was read
         self._unread = False
-        self._ahead: int | None = None  # the value behind a name
+        self._ahead: int | None = None  # the value after a name
         self._kind, self._count, self.key = _ROOT, -1, ""
         self._outer: list[tuple[int, int, str | None]] = []
 
@@ -95,7 +93,7 @@ class Tokens:
         return name if kind == OBJECT else None
 
     def next(self) -> int | None:
-        """Go to the next token, and say which it is; None behind the last."""
+        """Go to the next token and return it; None after the last."""
         if self.token == NAME:
             self.token, self._ahead = self._ahead, None
             if self.token in (OBJECT, ARRAY):
@@ -158,7 +156,7 @@ class Tokens:
         return self.found
 
     def binary(self) -> bytes:
-        """The bytes of a string in base64; what is behind a wrong character is passed later."""
+        """The bytes of a string in base64; what follows a wrong character is skipped later."""
         if not self._unread:
             return Tokens.of_string(self.found).binary()
         found = bytearray()
@@ -208,9 +206,9 @@ class Tokens:
     def _sextet(self, c: str) -> int:
         found = _BASE64.find(c)
         if found < 0:
-            if self.text[self.at - 1] > "\x7f":  # Jackson goes on in the midst of its bytes
+            if self.text[self.at - 1] > "\x7f":  # Jackson goes on in the middle of its bytes
                 self.text = f"{self.text[: self.at]}\udc80"
-            raise Wrong(f"{c!r} is no character of base64")
+            raise Wrong(f"{c!r} is not a character of base64")
         return found
 
     def skip(self) -> None:
@@ -228,7 +226,7 @@ class Tokens:
                 depth -= 1
 
     def _char(self) -> str:
-        """The next character that is no space; the text must not end here."""
+        """The next character that is not a space; the text must not end here."""
         at = _SPACE.match(self.text, self.at).end()  # type: ignore[union-attr]
         self.at = at + 1
         if at == len(self.text):
@@ -237,7 +235,7 @@ class Tokens:
         return self.text[at]
 
     def _unexpected(self, c: str) -> NoReturn:
-        raise Wrong(f"there is {c!r} at character {self.at - 1}, where none may be")
+        raise Wrong(f"it has an unexpected {c!r} at character {self.at - 1}")
 
     def _open(self, kind: int) -> None:
         self._outer.append((self._kind, self._count, self.key))
@@ -283,14 +281,14 @@ class Tokens:
         self._unexpected(c)
 
     def _match(self, words: tuple[str, ...], start: int) -> str:
-        """One of some words; the place is behind what stands there for one if it is not."""
+        """One of some words; otherwise the place is after the word that is there instead."""
         end = _WORD.match(self.text, start).end()  # type: ignore[union-attr]
         for word in words:
             if self.text[self.start : end] == word:
                 self.at = end
                 return word
         self.at = min(end + 1, len(self.text))
-        raise Wrong(f"there is no such word as {self.text[self.start : end]!r}")
+        raise Wrong(f"it has the unknown word {self.text[self.start : end]!r}")
 
     def _signed(self) -> int:
         """A word with a sign."""
@@ -317,12 +315,12 @@ class Tokens:
         return INT if found[1] is None and found[2] is None else FLOAT
 
     def _number_ends(self, at: int) -> NoReturn:
-        """Refuse a number, of which also the character was read that ended it too soon."""
+        """Refuse a number; the character that ended it too soon was read as well."""
         self.at = min(at + 1, len(self.text))
-        raise Wrong(f"the number at character {self.start} is none")
+        raise Wrong(f"it has a malformed number at character {self.start}")
 
     def _rest(self, quote: str) -> str:
-        """What stands up to the closing quote, unescaped."""
+        """The text up to the closing quote, unescaped."""
         text, plain = self.text, _PLAIN[quote]
         end = plain.match(text, self.at).end()  # type: ignore[union-attr]
         if text.startswith(quote, end):
@@ -340,7 +338,7 @@ class Tokens:
             if c == quote:
                 return "".join(parts)
             if c != "\\":
-                raise Wrong(f"character {end} is a control character or no UTF-8")
+                raise Wrong(f"character {end} is a control character or not UTF-8")
             parts.append(self._escaped())
             end = plain.match(text, self.at).end()  # type: ignore[union-attr]
 
@@ -352,10 +350,10 @@ class Tokens:
             self.at += len(digits)
             if len(digits) < 4:
                 self.at = min(self.at + 1, len(self.text))
-                raise Wrong(f"an escape before character {self.at} has no four digits")
+                raise Wrong(f"the escape before character {self.at} must have four digits")
             return chr(int(digits, 16))
         if c not in _ESCAPES:
-            raise Wrong(f"there is no escape \\{c}")
+            raise Wrong(f"it has the unknown escape \\{c}")
         return _ESCAPES[c]
 
 
@@ -367,7 +365,7 @@ def _paired(text: str) -> str:
 
 
 def _whole(text: str) -> str:
-    """The same, with a question mark for a surrogate that has no other half."""
+    """The same, with a question mark for half of a surrogate pair."""
     return _LONE.sub("?", _paired(text))
 
 

@@ -1,0 +1,1 @@
+"""Named readers whose place survives restarts. docs/architecture.md, "Consumers", says how."""

@@ -1,0 +1,265 @@
+"""Consumer: a named reader whose place survives restarts.
+
+What happens for each event is in the compiled `ConsumerCore`; `opening` makes and opens one. A
+consumer never writes to the log.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, Self, SupportsIndex
+
+from penstock._core import ConsumerCore, ConsumerFile, Event
+from penstock.consumers.file import Filter
+from penstock.consumers.reading import Lag, Start, find_start, measure, reader_of
+from penstock.errors import Closed, Poisoned, Usage
+from penstock.system import files
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    from penstock.consumers.awaiting import Awaited
+    from penstock.consumers.into import Into
+    from penstock.consumers.track import Tracker
+    from penstock.log import Log
+
+    T = TypeVar("T", default=Any)
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
+__all__ = ["Consumer", "Lag"]
+
+
+class Consumer(ConsumerCore, Generic[T]):
+    """A named reader whose place survives restarts; it has one owner at a time.
+
+    It comes from `Log.consumer`. Iterate over it, or `poll`; `commit` stores how far you are. One
+    thread at a time uses it; `close` may be called from any. In a child of a fork it is closed.
+    """
+
+    def __init__(self, *_: object, **__: object) -> None:
+        raise Usage(
+            "a Consumer comes from log.consumer(name); open the log with penstock.open(path)"
+        )
+
+    _filter: Filter
+    _options: dict[str, Any]
+
+    if TYPE_CHECKING:
+
+        def __iter__(self) -> Self: ...
+        def __next__(self) -> Event[T]: ...
+        def poll(self, n: SupportsIndex = 100, timeout: float | None = 0) -> list[Event[T]]: ...
+        def take(self, count: SupportsIndex) -> list[Event[T]]: ...
+
+    @property
+    def closed(self) -> bool:
+        """Whether the consumer was closed here."""
+        file = self._file
+        return file is None or not file.here
+
+    @property
+    def topic(self) -> str | None:
+        """The topic that it wants; None for all."""
+        return None if self._filter.topic is None else self._filter.topic.decode()
+
+    @property
+    def key(self) -> bytes | None:
+        """The key that it wants; None for all."""
+        return self._filter.key
+
+    @property
+    def tags(self) -> tuple[str, ...] | None:
+        """The tags that it wants; None for all."""
+        return self._filter.tags
+
+    @property
+    def clamped(self) -> int:
+        """The position that was lost with the power, until the next commit; 0 if there is none."""
+        return self._open_file().clamped
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether everything that the log holds for it was handed out.
+
+        >>> log = penstock.open(path)
+        >>> log.append(b"a")
+        1
+        >>> with log.consumer("billing") as billing:
+        ...     before = billing.caught_up
+        ...     events = billing.poll()
+        ...     before, billing.caught_up
+        (False, True)
+        """
+        at = self.position
+        last = self.log.durable_seq if self._options["durable"] else self.log.last_seq
+        if at > last or not self._filter:
+            return bool(at > last)
+        return next(reader_of(self.log, at, self._filter, stop=last + 1), None) is None
+
+    def lag(self) -> Lag:
+        """How many events it has yet to be handed, their bytes, and the age of the oldest.
+
+        With a filter only events that match count, and so they are looked for: that takes as long
+        as it takes to read them.
+
+        >>> log = penstock.open(path)
+        >>> log.extend([b"a", b"b", b"c"], topic="letters")
+        range(1, 4)
+        >>> with log.consumer("billing", topic="letters") as billing:
+        ...     event = next(billing)
+        ...     billing.lag().events
+        2
+        """
+        return measure(self.log, self.position, self._filter)
+
+    def seek(self, position: Start) -> None:
+        """Go on at a seq, a time, "start" or "end"; `commit` makes it last.
+
+        A time is a datetime, a date or a text, as for ``read(since=)``: the first event that is not
+        older comes next.
+
+        >>> log = penstock.open(path)
+        >>> log.extend([b"a", b"b", b"c"])
+        range(1, 4)
+        >>> with log.consumer("billing", start="end") as billing:
+        ...     billing.seek(2)
+        ...     [event.value for event in billing.poll()]
+        [b'b', b'c']
+        """
+        file = self._open_file()
+        if self._stepping:
+            raise Usage(f"{file.path}: end the step that is under way before you seek")
+        seq, oldest = find_start(self.log, position, "position")
+        self._seek_to(seq, oldest=oldest)
+
+    def into(self, out: Log[Any], *, durable: bool = False) -> Into:
+        """Steps whose results go to another log, exactly once: see docs/consuming.md.
+
+        >>> log, out = penstock.open(path / "in"), penstock.open(path / "out")
+        >>> log.extend([b"a", b"b"])
+        range(1, 3)
+        >>> with log.consumer("shout") as shout:
+        ...     with shout.into(out) as step:
+        ...         for event in shout.poll():
+        ...             step.append(event.value.upper())
+        >>> [event.value for event in out]
+        [b'A', b'B']
+        """
+        from penstock.consumers.into import Into
+
+        return Into(self, out, durable=durable)
+
+    def track(self, connection: Any, table: str = "penstock_positions") -> Tracker:
+        """Keep the position in the transactions of a database: see docs/consuming.md.
+
+        >>> import sqlite3
+        >>> log = penstock.open(path)
+        >>> log.extend([b"a", b"b"])
+        range(1, 3)
+        >>> rows = sqlite3.connect(":memory:")
+        >>> cursor = rows.execute("CREATE TABLE letters (letter BLOB)")
+        >>> with log.consumer("letters") as letters:
+        ...     with letters.track(rows):
+        ...         for event in letters.poll():
+        ...             cursor = rows.execute("INSERT INTO letters VALUES (?)", [event.value])
+        >>> rows.execute("SELECT * FROM letters").fetchall()
+        [(b'a',), (b'b',)]
+        """
+        from penstock.consumers.track import Tracker
+
+        return Tracker(self, connection, table)
+
+    def close(self) -> None:
+        """Give it up, so that another process can own it. Closing twice is fine."""
+        self._release(False)
+
+    async def apoll(self, n: SupportsIndex = 100, timeout: float | None = 0) -> list[Event[T]]:
+        """`poll` for asyncio.
+
+        >>> import asyncio
+        >>> log = penstock.open(path)
+        >>> log.extend([b"a", b"b"])
+        range(1, 3)
+        >>> async def values():
+        ...     async with log.consumer("billing") as billing:
+        ...         found = [event.value for event in await billing.apoll(10, timeout=1)]
+        ...         billing.commit()
+        ...         return found
+        >>> asyncio.run(values())
+        [b'a', b'b']
+        """
+        from penstock.consumers import awaiting
+
+        return await awaiting.poll(self, n, timeout)
+
+    def __aiter__(self) -> Awaited[T]:
+        from penstock.consumers.awaiting import Awaited
+
+        return Awaited(self)
+
+    def __enter__(self) -> Self:
+        self._open_file()
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._release(kind is None)
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        self.__exit__(kind)
+
+    def __repr__(self) -> str:
+        file = self._file
+        state = f"at seq {self.position}" if file is not None and file.here else "closed"
+        return f"<penstock.Consumer {self.name!r} of {self.log.path!r} {state}>"
+
+    def _open_file(self) -> ConsumerFile:
+        """The file, if this process owns it."""
+        file = self._file
+        if file is None or not file.here:
+            raise self._closed_error()
+        return file
+
+    def _closed_error(self) -> Closed:
+        if self._file is not None and self._file.fd >= 0:
+            return Closed(
+                f"{self.log.path}: the consumer {self.name!r} belongs to the process that forked; "
+                "open it here with log.consumer() when that one has closed it"
+            )
+        return Closed(
+            f"{self.log.path}: the consumer {self.name!r} is closed; open it again with "
+            "log.consumer()"
+        )
+
+    def _poisoned_error(self) -> Poisoned:
+        return Poisoned(
+            f"{self._open_file().path}: an earlier sync of it failed, so nobody knows what is on "
+            "disk; open the consumer again"
+        )
+
+    def _sync_file(self, fd: int, path: str) -> None:
+        """Have the file on disk, for a durable commit."""
+        files.sync_data(fd, path)
+
+    def _seek_to(self, seq: int, *, oldest: bool = False) -> None:
+        """Go on at ``seq``; with ``oldest``, whatever was overwritten before it is no gap."""
+        if self._options["hold"]:
+            self._take_over(self.log._storage.take_hold(self.log, seq))
+        durable, check = self._options["durable"], self._options["check"]
+        self._go_to(
+            reader_of(
+                self.log,
+                seq,
+                self._filter,
+                follows=True,
+                from_oldest=oldest,
+                durable=durable,
+                check=check,
+                on_gap=self._options["on_gap"],
+                on_damage=self._options["on_damage"],
+            )
+        )

@@ -1,0 +1,132 @@
+"""How a consumer looks at its log: from where, what it wants, and how far it is behind."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, cast
+
+from penstock import _core
+from penstock._core import Query, Reader
+from penstock.consumers.file import Filter
+from penstock.data.spans import spans
+from penstock.errors import Usage, WrongType
+from penstock.reader import SEQ_MAX, Position, check_position, position
+from penstock.times import Ns, Time, to_ns
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    from penstock.log import Log
+
+    T = TypeVar("T", default=Any)
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
+Start: TypeAlias = "Position | Time"
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a consumer is behind: what it has yet to be handed, of the events that it wants.
+
+    ``seconds`` is the age of the oldest of them, by the time when the log took it; 0 if there is
+    none.
+    """
+
+    events: int
+    bytes: int
+    seconds: float
+
+
+def measure(log: Log[Any], at: int, wants: Filter) -> Lag:
+    """The lag of a consumer that stands at seq ``at``."""
+    first, end = log._storage.seqs(log)
+    at = max(at, first)
+    if at >= end:
+        return Lag(0, 0, 0.0)
+    if wants:
+        events, nbytes, since = _core.count_events(reader_of(log, at, wants, stop=end))
+        return Lag(events, nbytes, _age(since) if events else 0.0)
+    oldest = next(reader_of(log, at, wants, stop=end), None)
+    nbytes = sum(span.nbytes for span in spans(log, at, end))
+    return Lag(end - at, nbytes, 0.0 if oldest is None else _age(oldest.append_ns))
+
+
+def _age(ns: int) -> float:
+    return max(0, _core.now_ns() - ns) / 1e9
+
+
+def reader_of(
+    log: Log[T],
+    start: int,
+    wants: Filter,
+    *,
+    stop: int = SEQ_MAX,
+    follows: bool = False,
+    from_oldest: bool = True,
+    durable: bool = False,
+    check: bool = True,
+    on_gap: Literal["raise", "skip"] = "skip",
+    on_damage: Literal["raise", "skip"] = "skip",
+) -> Reader[T]:
+    query = Query(
+        None if from_oldest else start,
+        topic=wants.topic,
+        key=wants.key,
+        tags=wants.tag_bytes(),
+        follows=follows,
+        durable=durable,
+        check=check,
+        skip=on_damage == "skip",
+        pass_gaps=on_gap == "skip",
+    )
+    return Reader(log, query, start, stop)
+
+
+def check_start(start: Start) -> None:
+    """Refuse what is neither a position nor a time, before anything is touched."""
+    if _is_time(start):
+        to_ns(cast(Any, start), "start")
+    else:
+        check_position(cast(Position, start), "start")
+
+
+def means_start(start: Start) -> bool:
+    return isinstance(start, str) and start == "start"
+
+
+def _is_time(value: Start) -> bool:
+    """A whole number is a seq; anything else that is not a word for an end is a time."""
+    if isinstance(value, Ns):
+        return True
+    if value is None or isinstance(value, bool):
+        return False
+    if isinstance(value, str):
+        return value not in ("start", "end")
+    try:
+        operator.index(cast(SupportsIndex, value))
+    except TypeError:
+        return True
+    return False
+
+
+def find_start(log: Log[Any], to: Start, what: str) -> tuple[int, bool]:
+    """The seq that a consumer is to go on at, and whether it means the oldest event there is."""
+    if to is None:
+        raise WrongType(f"{what} must be a seq, a time, 'start' or 'end', got None")
+    end = log._next_seq()
+    if _is_time(to):
+        since = to_ns(cast(Any, to), what)
+        found = next(log.read(stop=end, since=since, on_gap="skip", on_damage="skip"), None)
+        return (end if found is None else found.seq), False
+    seq, oldest = position(log, cast(Position, to), what)
+    if oldest:
+        return log.first_seq, True
+    if seq > end and not isinstance(to, str):
+        raise Usage(
+            f"{log.path}: {what} must be a seq up to the next one to come, which is {end}, got {to}"
+        )
+    return seq, False

@@ -1,0 +1,1 @@
+"""Reading beyond one reader: look-ups by place, many logs as one, asyncio."""

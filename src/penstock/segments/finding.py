@@ -1,0 +1,110 @@
+"""Find events in a log of segments by seq, time, size and topic; and totals of its files."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+from penstock._core import SegmentMap
+from penstock.errors import NotFound, PenstockError
+from penstock.layout import SegmentPosition
+from penstock.segments import segment
+from penstock.segments.store import Store
+from penstock.stats import Stock
+from penstock.system import files
+
+if TYPE_CHECKING:
+    from penstock.handle.handle import Handle
+
+
+def first_seq(store: Store, handle: Handle) -> int:
+    """Seq of the oldest event; the next seq if there is none."""
+    m = store.covering(0) if store.bases(fresh=True) else None
+    return m.base_seq if m is not None else handle._next_seq()
+
+
+def why_missing(store: Store, seq: int) -> PenstockError | None:
+    """The error for a seq in the log's range whose file is missing."""
+    m = store.covering(seq)
+    leads_to = store.leads_to(m) if m is not None else 0
+    if leads_to and leads_to <= seq:
+        later = [b for b in store.bases(fresh=True) if b > seq]
+        if not files.exists(store.file(leads_to)):
+            return store.missing(leads_to, later[0] if later else None)
+    return None
+
+
+def first_seq_since(store: Store, since_ns: int) -> int:
+    """Base of the first segment that can hold an event of that time or later.
+
+    The greatest event time of all segments up to one never falls from one to the next, so this
+    is a binary search for any times.
+    """
+    found = store.first_where(lambda m: m.summary is None or m.summary.log_event_max_ns >= since_ns)
+    if not found:
+        return 1
+    m = store.covering(found)  # if it is the oldest: deleted events may have such a time
+    return 1 if m is not None and m.prior_event_max_ns >= since_ns else found
+
+
+def cuts(store: Store, start: int, stop: int) -> list[int]:
+    """The base seqs of segments between the two."""
+    bases = store.bases(fresh=True)
+    return [base for base in bases[bisect_right(bases, start) :] if base < stop]
+
+
+def span_bytes(handle: Handle, m: SegmentMap, first: int, stop: int) -> int:
+    """Bytes of the events of a segment from ``first`` to before ``stop``, to a block."""
+    return max(0, _end_of(handle, m, stop) - m.offset_near(handle, first))
+
+
+def _end_of(handle: Handle, m: SegmentMap, stop: int) -> int:
+    """Offset after the last frame of a segment that is below seq ``stop``."""
+    if m.data_end and stop >= m.next_seq:
+        return m.data_end
+    if stop >= handle._next_seq():
+        head = handle._head()
+        if SegmentPosition.unpack(head).number == m.number:
+            return m.published(head)
+    return m.offset_near(handle, stop)
+
+
+def topics(store: Store, handle: Handle) -> set[bytes]:
+    """The distinct topics of all events."""
+    found: set[bytes] = set()
+    stop = handle._head()
+    active = SegmentPosition.unpack(stop).number
+    base = first_seq(store, handle)
+    while base < handle._next_seq():
+        m = store.beginning_at(base)
+        if m.summary is not None and m.summary.topics is not None:
+            found |= m.summary.topics
+        else:
+            here = m.number == active
+            end = m.published(stop) if here else m.data_end or m.end_of_frames(handle)
+            found |= m.topics(m.data_offset, end)
+        if active <= m.number:
+            break
+        base = store.leads_to(m)
+    return found
+
+
+def take_stock(store: Store, first_seq: int, next_seq: int) -> Stock:
+    """Totals of the files."""
+    store.survey()
+    found = [store.file(base) for base in store.bases()]
+    return Stock(
+        uuid=store.uuid or b"",
+        first_seq=first_seq,
+        next_seq=next_seq,
+        segments=len(found),
+        disk_bytes=sum(_disk_bytes(name) for name in found),
+        spurious=dict(store.spurious),
+    )
+
+
+def _disk_bytes(path: str) -> int:
+    try:
+        return segment.disk_bytes(path)
+    except NotFound:
+        return 0  # just deleted by retention

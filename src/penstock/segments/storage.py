@@ -1,0 +1,327 @@
+"""SegmentStorage: a log as a directory of segments, which grows by one when one is full.
+
+It has the state of the files in one handle; the modules beside it have the operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock import layout as L
+from penstock._core import Coder, Control, Given, Hold, SegmentFinder, SegmentMap
+from penstock.errors import Internal, NotFound, PenstockError, TooLarge, Usage, gone_error
+from penstock.handle import locks
+from penstock.handle.control import ControlPlace
+from penstock.handle.durability import Snapshot
+from penstock.handle.producers import Table
+from penstock.handle.storage import SeenSettings
+from penstock.layout import SegmentPosition
+from penstock.report import Plan, Progress, Report
+from penstock.segments import ending, finding, opening, segment, state, syncing, writing
+from penstock.segments.backup import backup
+from penstock.segments.check.repair import repair
+from penstock.segments.check.verify import verify
+from penstock.segments.ending import Active
+from penstock.segments.load import Private
+from penstock.segments.producers import Follower
+from penstock.segments.segment import Header
+from penstock.segments.store import Store
+from penstock.settings import Settings
+from penstock.stats import Stock
+from penstock.steward.ahead import Ahead
+from penstock.steward.slack import give_back_alone
+from penstock.system import files
+from penstock.system.directory import Directory
+from penstock.system.forks import Begun
+
+if TYPE_CHECKING:
+    from penstock.handle.handle import Handle
+
+_T = TypeVar("_T")
+
+
+class _Tip:
+    """The segment that takes appends, by control or else by the frames alone; for the store."""
+
+    def __init__(self) -> None:
+        self.control: Control | None = None
+        self.static: Active | None = None
+
+    def base(self) -> int:
+        """Its base seq; 0 while that is not known yet."""
+        control, static = self.control, self.static
+        if control is not None and not control.inherited:
+            return control.get(L.C_ACTIVE_BASE)
+        return static.header.base_seq if static is not None else 0
+
+
+class SegmentStorage:
+    """The segments of one log, as one handle has them.
+
+    `handle/storage.py` documents each method.
+    """
+
+    is_ring = False
+    finder = SegmentFinder()
+    loads_apart = True
+
+    def __init__(self, directory: Directory, private: Header | None = None) -> None:
+        """Take the log in ``directory``, which then belongs to this storage.
+
+        ``private`` is the header of the first segment of a log that another will take over.
+        """
+        self.directory = directory
+        self.path = directory.path
+        self.place = ControlPlace.in_directory(directory)
+        self.coder = Coder()
+        self.recent: list[SegmentMap] = []
+        self.header: Header | None = None  # of the segment that is mapped for appends
+        self.ahead: Ahead | None = None
+        self._tip = _Tip()
+        self.store = Store(directory, None, self.recent, self._tip.base, self.coder)
+        self._private = private
+        self._begun = Begun("load")
+        self.seen: SeenSettings | None = None
+        self.producers = Follower()
+
+    @property
+    def home(self) -> Directory:
+        return self.directory
+
+    @property
+    def is_private(self) -> bool:
+        """Whether another log will take this one over."""
+        return self._private is not None
+
+    @property
+    def static(self) -> Active | None:
+        return self._tip.static
+
+    def open_held(self, *, write: bool) -> int:
+        """A new descriptor of the directory, if the log is still in it."""
+        files.check_there(self.directory)
+        known = self.store.uuid
+        if known is not None and not ending.has_segment_of(self.directory, known):
+            raise gone_error(self.path)
+        return files.open_dir(self.directory)
+
+    def open_lock(self, new: Settings | None) -> int:
+        try:
+            return locks.open_lock(self.directory)
+        except NotFound:
+            opening.has_segments(self.store, Store(self.directory, None, [], lambda: 0), new)
+            return locks.make_lock(self.directory, 0 if new is None else new.file_mode)
+
+    def first_open(self, held_fd: int, new: Settings | None, lock_fd: int) -> None:
+        opening.first_open(self.store, self.place, held_fd, new, lock_fd, self._private)
+
+    def adopt(self, handle: Handle, attached: Control, held_fd: int) -> None:
+        """Switch the handle to live control."""
+        opening.belong_to(self.store, attached.uuid())
+        attached.held_fd = held_fd
+        handle._keep_held(-1)
+        self._tip.control = attached
+        handle._ctl = attached  # now other threads see it
+        self._tip.static = None
+
+    def read_alone(self, handle: Handle) -> None:
+        """Find the end from the frames alone."""
+        self._tip.control = None
+        self._tip.static = static = opening.read_alone(self.store, self.place)
+        handle._static_head = static.head
+
+    def grow(self, handle: Handle) -> None:
+        if self._tip.static is not None:
+            self._tip.static = static = opening.grown(self.store, self._tip.static)
+            handle._static_head = static.head
+
+    def follow_name(self, handle: Handle) -> None:
+        """The directory is held: a file with its name now is another log."""
+
+    def check_child(self) -> None:
+        """In a child of a fork: the segments of a load are those of the process that loads."""
+        if self._private is not None:
+            self._begun.check()
+
+    def check_there(self, handle: Handle) -> None:
+        """Raise `Gone` if the directory was deleted, or the segment that takes appends."""
+        files.check_there(self.directory)
+        m, attached = handle._active_map, handle._ctl
+        if m is None or attached is None or attached.inherited or m.fd < 0:
+            return
+        head = SegmentPosition.unpack(attached.get(L.C_HEAD))
+        if m.number == head.number and not files.is_linked(m.fd, m.path):
+            raise gone_error(self.path)
+
+    def close_cleanly(self, handle: Handle, attached: Control) -> None:
+        """The checkpoint is sufficient."""
+
+    def give_back(self, handle: Handle) -> None:
+        writing.give_back(handle, self)
+
+    def give_back_alone(self) -> None:
+        give_back_alone(self.store, self.place)
+
+    def forget(self, handle: Handle) -> None:
+        """Drop every map and the state of the files."""
+        self.ahead = None
+        self.header = None
+        self.seen = None
+        self._tip.control = self._tip.static = None
+        self.store.forget()
+
+    def release(self) -> None:
+        self.directory.close()
+
+    def make_ready(self, handle: Handle, nbytes: int, timeout: float | None) -> bool:
+        return writing.make_ready(handle, self, nbytes, timeout)
+
+    def make_ready_to_configure(self, handle: Handle, nbytes: int, when_full: int) -> None:
+        """Refuse: nothing is ever overwritten, so no settings say what may be."""
+        raise Internal(f"{self.path}: a segmented log is never full")
+
+    def roll_for(self, handle: Handle, nbytes: int) -> bool:
+        return writing.roll_for(handle, self, nbytes)
+
+    def too_large(self, nbytes: int, most: int) -> PenstockError:
+        """The error for an append of more bytes than fit a segment."""
+        return TooLarge(
+            f"an append must take at most {most} bytes, a segment, got {nbytes}; split it, or "
+            "configure(segment_size=...) and append something smaller first"
+        )
+
+    def full(self, handle: Handle) -> PenstockError:
+        """The error for an impossible case."""
+        return Internal(f"{self.path}: a segmented log is never full")
+
+    def confirm(self, handle: Handle, timeout: float | None) -> None:
+        """Nothing is ever overwritten."""
+
+    def take_hold(self, handle: Handle, seq: int) -> Hold:
+        """Refuse: holds are for rings."""
+        raise Usage(
+            f"{self.path}: hold=True is for a ring; a log of segments never overwrites what a "
+            "reader has not read yet"
+        )
+
+    def sync(self, handle: Handle, attached: Control, words: Snapshot) -> None:
+        syncing.sync(self.store, attached, handle._active_map, words)
+
+    def vouched_seq(self, handle: Handle) -> int:
+        """Without live control: the last seq that a checkpoint or a footer says is on disk."""
+        return ending.vouched(self.store).seq
+
+    def settings(self, handle: Handle, attached: Control) -> Settings:
+        return state.settings(handle, self, attached)
+
+    def append_settings(self, handle: Handle, settings: Settings) -> None:
+        """Append a frame with other settings."""
+        handle._append_settings(settings.to_json())
+
+    def ask_producers(self, handle: Handle, question: Callable[[Table], _T]) -> tuple[_T, int]:
+        return state.ask_producers(handle, self, question)
+
+    def roll(self, handle: Handle) -> int:
+        return writing.roll_unless_empty(handle, self)
+
+    def ask_keeper(self, handle: Handle) -> None:
+        writing.ask_keeper(handle, self)
+
+    def room(self, handle: Handle) -> int:
+        """Bytes of frames that fit a new segment."""
+        return segment.room_in(handle.settings.segment_size)
+
+    def load_apart(self, handle: Handle, first: Given) -> Private:
+        """A private log for a load that begins with the event ``first``."""
+        return Private(handle, self, first)
+
+    def segment_for(self, handle: Handle, seq: int) -> SegmentMap | None:
+        return self.store.covering(seq) if seq < handle._next_seq() else None
+
+    def segment_at(self, handle: Handle, base_seq: int) -> SegmentMap:
+        return self.store.beginning_at(base_seq)
+
+    def segment_before(self, later: SegmentMap) -> SegmentMap | None:
+        return self.store.before(later)
+
+    def segment_after(self, seq: int) -> SegmentMap | None:
+        return self.store.after(seq)
+
+    def segment_below(self, seq: int) -> SegmentMap | None:
+        return self.store.below(seq)
+
+    def lowest_base(self, handle: Handle) -> int:
+        return min(self.store.bases(), default=1)
+
+    def first_seq(self, handle: Handle) -> int:
+        return finding.first_seq(self.store, handle)
+
+    def seqs(self, handle: Handle) -> tuple[int, int]:
+        return finding.first_seq(self.store, handle), handle._next_seq()
+
+    def count(self, handle: Handle) -> int:
+        """The number of events."""
+        first, after = self.seqs(handle)
+        return max(0, after - first)
+
+    def why_missing(self, seq: int) -> PenstockError | None:
+        return finding.why_missing(self.store, seq)
+
+    def first_seq_since(self, handle: Handle, since_ns: int) -> int:
+        return finding.first_seq_since(self.store, since_ns)
+
+    def seq_past(self, handle: Handle, until_ns: int, end: int) -> int:
+        """Base of the first segment after all events before ``until_ns``, if times never fell."""
+        if not handle._monotone():
+            return end
+        return self.store.first_where(lambda m: m.prior_event_max_ns >= until_ns) or end
+
+    def cuts(self, start: int, stop: int) -> list[int]:
+        return finding.cuts(self.store, start, stop)
+
+    def span_bytes(self, handle: Handle, first: int, stop: int) -> int:
+        """Bytes of the events from ``first`` to before ``stop``, to a block."""
+        m = self.segment_for(handle, first)
+        return 0 if m is None else finding.span_bytes(handle, m, first, stop)
+
+    def span_stop(self, handle: Handle, first: int, stop: int, nbytes: int) -> int:
+        """The seq up to which events from ``first`` take about ``nbytes``, or less."""
+        m = self.segment_for(handle, first)
+        return stop if m is None else m.seq_near(handle, m.offset_near(handle, first) + nbytes)
+
+    def rules_out(
+        self,
+        handle: Handle,
+        seq: int,
+        topics: tuple[bytes, ...] | None,
+        since_ns: int,
+        until_ns: int,
+    ) -> bool:
+        """Whether no event of the piece from ``seq`` on has one of the topics and such a time."""
+        m = self.segment_for(handle, seq)
+        return m is not None and m.rules_out(topics, since_ns, until_ns)
+
+    def topics(self, handle: Handle) -> set[bytes]:
+        return finding.topics(self.store, handle)
+
+    def uuid(self) -> bytes:
+        """The unique id of the log."""
+        assert self.store.uuid is not None
+        return self.store.uuid
+
+    def take_stock(self, handle: Handle) -> Stock:
+        return finding.take_stock(self.store, *self.seqs(handle))
+
+    def verify(self, progress: Progress | None) -> Report:
+        return verify(self.directory, progress=progress)
+
+    def repair(self, to: str | None, progress: Progress | None) -> Plan:
+        return repair(self.directory, to=to, progress=progress)
+
+    def backup(self, handle: Handle, target: str, progress: Progress | None) -> int:
+        return backup(self.store, handle._head(), handle.settings, target, progress)
+
+    def resize(self, handle: Handle, nbytes: int) -> None:
+        """Refuse: the log has no fixed size."""
+        raise Usage(f"{self.path}: a segmented log has no fixed size to change; only a ring has")
