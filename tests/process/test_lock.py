@@ -157,17 +157,19 @@ def test_close_beside_a_stopped_holder(scene: Scene) -> None:
 def test_interrupt_in_the_moment_of_taking_over(any_scene: Scene) -> None:
     """Ctrl-C right after the lock was taken does not leave it taken for as long as we live."""
     any_scene.seed()
-    ready = any_scene.start(
-        "write", "after", warm=[[1]], operations=[[2], [3]], go=any_scene.file("go")
+    interrupted = any_scene.start(
+        "interrupted_take_over",
+        "interrupted",
+        go=any_scene.file("go"),
+        end=any_scene.file("end"),
     )
-    ready.wait_report("ready")
+    assert interrupted.wait_report("ready")  # no other process has a thread that takes the lock over
     any_scene.start(
         "write", "victim", warm=[[1]], operations=[[50]], fail=["publish.body", 1, signal.SIGKILL]
     ).died()
-    interrupted = any_scene.start("interrupted_take_over", "interrupted", go=any_scene.file("end"))
-    assert interrupted.wait_report("interrupted")
     any_scene.file("go").touch()
-    ready.done()
+    assert interrupted.wait_report("interrupted")
+    any_scene.start("write", "after", operations=[[1], [2], [3]]).done()
     any_scene.file("end").touch()
     interrupted.done()
     any_scene.check_goes_on()

@@ -331,9 +331,11 @@ def hold_open(path: str, go: str, mode: str = "rw") -> None:
         report(read=sum(1 for _ in log))
 
 
-def interrupted_take_over(path: str, acks: str, writer: str, go: str) -> None:
+def interrupted_take_over(path: str, acks: str, writer: str, go: str, end: str) -> None:
     """Ctrl-C arrives in the moment in which the lock was taken over from a dead holder."""
     log = penstock.open(path, timeout=60)
+    report(ready=True)
+    wait_file(go)
     _core.fail_arm("lock.took_over", 1, signal.SIGINT)
     try:
         Acks(acks, writer).append(log, [10])
@@ -341,7 +343,7 @@ def interrupted_take_over(path: str, acks: str, writer: str, go: str) -> None:
         report(interrupted=True)
     else:
         report(interrupted=False)
-    wait_file(go)
+    wait_file(end)
 
 
 def namespaced(inner: str, args: dict[str, Any]) -> None:
