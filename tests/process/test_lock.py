@@ -163,7 +163,7 @@ def test_interrupt_in_the_moment_of_taking_over(any_scene: Scene) -> None:
         go=any_scene.file("go"),
         end=any_scene.file("end"),
     )
-    assert interrupted.wait_report("ready")  # no other process has a thread that takes the lock over
+    assert interrupted.wait_report("ready")  # no other process has a thread that could take over
     any_scene.start(
         "write", "victim", warm=[[1]], operations=[[50]], fail=["publish.body", 1, signal.SIGKILL]
     ).died()
