@@ -186,7 +186,7 @@ def test_storages_know_no_handle() -> None:
             assert not others & {"handle.handle", "log", "opening"}, module
 
 
-# The same thing of a ring, of segments and of a consumer; or in Python and in the compiled core.
+# The same thing of a ring and of segments, or in Python and in the compiled core.
 TWINS = {"ArrowArray", "ArrowStream", "Findings", "Follower", "Header", "SegmentPosition", "Slot"}
 
 

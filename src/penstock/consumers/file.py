@@ -101,7 +101,7 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class PlaceSlot:
     """One place that was stored."""
 
     profile_len: int
@@ -121,7 +121,7 @@ class Slot:
         return headers.seal(L.PLACE, magic=L.PLACE_MAGIC, version=L.CONSUMER_VERSION, **values)
 
     @classmethod
-    def unpack(cls, raw: bytes, path: str) -> Slot | None:
+    def unpack(cls, raw: bytes, path: str) -> PlaceSlot | None:
         """The slot, or None if these bytes are none."""
         fields = L.PLACE.unpack(raw)
         if fields["magic"] != L.PLACE_MAGIC or not headers.is_good(L.PLACE, raw):
@@ -143,7 +143,7 @@ class Slot:
 class ConsumerPlace:
     """What the file of a consumer says, and which slot of each kind is written next."""
 
-    slot: Slot
+    slot: PlaceSlot
     profile: Profile
     plain_turn: int
     durable_turn: int
@@ -152,7 +152,7 @@ class ConsumerPlace:
 def new_file(uuid: bytes, next_seq: int, profile: Profile, now_ns: int) -> bytes:
     """The bytes of a new consumer's file."""
     packed = profile.pack()
-    slot = Slot(
+    slot = PlaceSlot(
         profile_len=len(packed),
         uuid=uuid,
         profile_crc=crc32c(packed),
@@ -176,13 +176,13 @@ def parse(data: bytes, path: str) -> ConsumerPlace:
     """What the bytes of a consumer's file say; `Corrupt` if nothing in them can be believed."""
     if len(data) < L.CONSUMER_BYTES:
         raise _damaged(path, f"has {len(data)} bytes where a consumer has {L.CONSUMER_BYTES}")
-    newest: Slot | None = None
+    newest: PlaceSlot | None = None
     profile: Profile | None = None
     turns = []
     for kind in (0, L.PLACE_DURABLE_BYTES):
         generations = []
         for page in (0, L.PAGE):
-            slot = Slot.unpack(data[page + kind : page + kind + L.PLACE_BYTES], path)
+            slot = PlaceSlot.unpack(data[page + kind : page + kind + L.PLACE_BYTES], path)
             found = None if slot is None else _profile(data, slot)
             generations.append(0 if slot is None or found is None else slot.generation)
             if slot and found and (newest is None or slot.generation > newest.generation):
@@ -193,7 +193,7 @@ def parse(data: bytes, path: str) -> ConsumerPlace:
     return ConsumerPlace(newest, profile, *turns)
 
 
-def _profile(data: bytes, slot: Slot) -> Profile | None:
+def _profile(data: bytes, slot: PlaceSlot) -> Profile | None:
     """The profile that a slot was stored with, from whichever page still has it."""
     for page in (0, L.PAGE):
         at = page + L.PROFILE_OFFSET_BYTES

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock import _core
 from penstock.consumers import folder as folders
-from penstock.consumers.file import Filter, Slot
+from penstock.consumers.file import Filter, PlaceSlot
 from penstock.consumers.reading import Lag, measure
 from penstock.errors import Corrupt, NotFound, PenstockError, Permission
 from penstock.system import files
@@ -150,7 +150,7 @@ class Consumers:
 
 
 def _known(
-    name: str, live: bool, slot: Slot, created_ns: int, wants: Filter, log: Log[Any]
+    name: str, live: bool, slot: PlaceSlot, created_ns: int, wants: Filter, log: Log[Any]
 ) -> ConsumerInfo:
     return ConsumerInfo(
         name,

@@ -390,6 +390,10 @@ cdef inline SegmentPosition position_unpack(uint64_t word) noexcept nogil:
     return found
 
 
+cdef inline uint64_t position_pack(uint64_t number, uint64_t offset) noexcept nogil:
+    return number << 32 | offset
+
+
 # The key for making objects that only this module may make; Python code cannot reach it.
 cdef object INSIDE = object()
 

@@ -26,11 +26,16 @@ cdef class HandleCore:
             return NULL
         return self._control.words
 
+    cdef inline int follow_fork(self) except -1:
+        """In a child of the process that opened the log, open it again."""
+        if self.fork_generation != psk_fork_generation:
+            self.calls.after_fork(self)
+        return 0
+
     cdef inline uint64_t head(self) except? 0:
         """Published end: a `SegmentPosition` as one word; in a ring, a position."""
         cdef char *words
-        if self.fork_generation != psk_fork_generation:
-            self.calls.after_fork(self)
+        self.follow_fork()
         words = self.words_or_null()
         if words != NULL:
             return psk_load64(words + PSK_C_HEAD)

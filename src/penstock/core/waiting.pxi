@@ -207,7 +207,7 @@ cdef class Waits:
         log = self.logs[slot]
         if log._closed:
             raise log.calls.closed_error(log)
-        log.head()  # in a child of a fork this opens the log anew
+        log.follow_fork()
         control = log._control if log.words_or_null() != NULL else None
         if control is not self.controls[slot]:
             self.let_go(slot)

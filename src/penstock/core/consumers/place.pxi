@@ -262,7 +262,7 @@ cdef class ConsumerCore:
         if file.base == NULL:
             raise self._closed_error()
         if after == position and r.cursor.map is not None:
-            hint = ring.position() if ring is not None else <uint64_t>r.cursor.map.number << 32 | r.cursor.at
+            hint = ring.position() if ring is not None else position_pack(r.cursor.map.number, r.cursor.at)
         if after != psk_get64(file.slot + PSK_PLACE_NEXT):
             self.moved_ns = now
             if psk_get64(file.slot + PSK_PLACE_CLAMPED):

@@ -329,7 +329,7 @@ cdef class Reader:
         """The seq after the last one that may be returned now."""
         cdef char *words
         cdef uint64_t stop
-        self.log.head()
+        self.log.follow_fork()
         words = self.log.words_or_null()
         if words != NULL:
             stop = psk_load64(words + PSK_C_DURABLE_SEQ) + 1

@@ -21,7 +21,7 @@ cdef class RingFile(Finder):
     cdef RingMap map_now(self, HandleCore log):
         """The file as it is now."""
         cdef RingMap m
-        log.head()  # opens the log again in a child
+        log.follow_fork()
         m = self.map
         if m is None:
             raise log.calls.closed_error(log)

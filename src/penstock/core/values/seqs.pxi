@@ -2,6 +2,10 @@
 
 import operator as _operator
 
+cdef extern from "Python.h":
+    bint PyLong_CheckExact(object number)
+    long long PyLong_AsLongLongAndOverflow(object number, int *overflow) except? -1
+
 cdef uint64_t SEQ_NONE = 0xFFFFFFFFFFFFFFFFULL  # above every possible seq
 
 
@@ -10,6 +14,12 @@ cpdef uint64_t to_seq(object given, str what) except? 0:
 
     A number above every possible seq becomes the greatest number, which no event has.
     """
+    cdef int overflow = 0
+    cdef long long plain
+    if PyLong_CheckExact(given):
+        plain = PyLong_AsLongLongAndOverflow(given, &overflow)
+        if plain >= 0 and not overflow:
+            return <uint64_t>plain
     if isinstance(given, bool) or not hasattr(type(given), "__index__"):
         raise WrongType(f"{what} must be a seq (a whole number), got {type(given).__name__}")
     try:
