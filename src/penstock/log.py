@@ -20,6 +20,7 @@ from penstock.settings import Settings, WhenFull, parse_size
 from penstock.stats import Stats, collect
 from penstock.steward import Steward
 from penstock.system import files
+from penstock.system.needs import loading
 from penstock.times import Time
 
 if TYPE_CHECKING:
@@ -528,7 +529,8 @@ class Log(Handle, Generic[T]):
         ...     [event.value for event in billing]
         [b'd']
         """
-        from penstock.consumers.opening import open_consumer
+        with loading(self.path):
+            from penstock.consumers.opening import open_consumer
 
         return open_consumer(
             self,
@@ -549,13 +551,15 @@ class Log(Handle, Generic[T]):
 
     def consumers(self) -> Consumers:
         """The consumers of this log, whoever owns them: their places, lags and who is live."""
-        from penstock.consumers.listing import Consumers
+        with loading(self.path):
+            from penstock.consumers.listing import Consumers
 
         return Consumers(self)
 
     def _other_item(self, given: object, refused: PenstockError) -> Any:
         """``log[given]`` where that is no seq."""
-        from penstock.reading import lookup
+        with loading(self.path):
+            from penstock.reading import lookup
 
         return lookup.item(self, given, refused)
 
@@ -575,7 +579,8 @@ class Log(Handle, Generic[T]):
         >>> [event.value for event in log.tail(2)]
         [b'b', b'c']
         """
-        from penstock.reading import lookup
+        with loading(self.path):
+            from penstock.reading import lookup
 
         wanted = to_seq(count, "count")
         return lookup.tail(self, wanted, {"topic": topic, "key": key, "tags": tags})
@@ -589,7 +594,8 @@ class Log(Handle, Generic[T]):
         >>> log.seq_at("2026-01-15T00:00Z"), log.seq_at("2027-01-01T00:00Z")
         (2, 3)
         """
-        from penstock.reading import lookup
+        with loading(self.path):
+            from penstock.reading import lookup
 
         return lookup.seq_at(self, time)
 
@@ -642,7 +648,8 @@ class Log(Handle, Generic[T]):
         >>> asyncio.run(values(log))
         [b'a']
         """
-        from penstock.reading import aio
+        with loading(self.path):
+            from penstock.reading import aio
 
         reader = self.follow(
             start,
@@ -684,7 +691,8 @@ class Log(Handle, Generic[T]):
         >>> asyncio.run(log.aappend(b"a", durable=True)), log.durable_seq
         (1, 1)
         """
-        from penstock.reading import aio
+        with loading(self.path):
+            from penstock.reading import aio
 
         return await aio.append(
             self,
@@ -713,7 +721,8 @@ class Log(Handle, Generic[T]):
         >>> asyncio.run(log.await_event(after=0)), asyncio.run(log.await_event(0))
         (True, False)
         """
-        from penstock.reading import aio
+        with loading(self.path):
+            from penstock.reading import aio
 
         return await aio.next_event(self, timeout, after)
 
@@ -725,7 +734,8 @@ class Log(Handle, Generic[T]):
         >>> asyncio.run(log.await_durable(log.append(b"a")))
         True
         """
-        from penstock.reading import aio
+        with loading(self.path):
+            from penstock.reading import aio
 
         return await aio.wait_durable(self, seq, timeout)
 

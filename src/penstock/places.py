@@ -112,11 +112,12 @@ def delete(path: str | os.PathLike[str]) -> None:
     False
     """
     text = files.path_text(path)
-    if os.path.islink(text):
+    if os.path.islink(text) and os.path.exists(text):
         raise Usage(f"{text}: is a link to {os.readlink(text)}; delete that, and then the link")
     there = files.is_dir(text)
     if there is None or not _is_log(text):
-        _sweep(text)
+        if files.is_dir(os.path.dirname(text)):  # else nothing is there, and never was
+            _sweep(text)
         what = "there is no log here" if there is None else "this is not a log"
         raise NoSuchLog(f"{text}: {what}; nothing was deleted", filename=text)
     if there:

@@ -20,6 +20,8 @@ __all__ = ["NS_MAX", "Ns", "Time", "to_ns"]
 Time: TypeAlias = "SupportsIndex | str | dt.datetime | dt.date | dt.timedelta"
 
 NS_MAX = (1 << 63) - 1
+_1970 = dt.datetime(1970, 1, 1)
+_US = dt.timedelta(microseconds=1)
 _RANGE = "1970-01-01 to 2262-04-11 (UTC)"
 _FRACTION = re.compile(r"[.,]\d{6}(\d+)")
 _LOOKS_LIKE = (  # upper bound, unit, how many nanoseconds: 1973 to 5138 in each of them
@@ -144,17 +146,21 @@ def _text_ns(text: str, what: str) -> int:
 
 
 def _date_ns(value: dt.date, what: str) -> int:
+    below_us = 0
     if not isinstance(value, dt.datetime):
         moment = dt.datetime(value.year, value.month, value.day)
-        below_us = 0
     elif value != value:  # noqa: PLR0124 (pandas.NaT is a datetime)
         raise Usage(f"{what} must be a time, got {value!r}")
     else:
         date, time = (value.year, value.month, value.day), (value.hour, value.minute, value.second)
         moment = dt.datetime(*date, *time, value.microsecond, value.tzinfo, fold=value.fold)
         below_us = cast(int, getattr(cast(Any, value), "nanosecond", 0))  # a pandas.Timestamp
+    offset = moment.utcoffset()
     try:
-        seconds = int(moment.replace(microsecond=0).timestamp())
+        if offset is not None:
+            return (moment.replace(tzinfo=None) - _1970 - offset) // _US * 1000 + below_us
+        local = moment.replace(tzinfo=None)  # a zone without an offset is none
+        seconds = int(local.replace(microsecond=0).timestamp())
     except (OverflowError, ValueError, OSError):  # a naive one at either end of the calendar
         raise Usage(f"{what} must lie within {_RANGE}, got {value!r}") from None
     return seconds * 1_000_000_000 + moment.microsecond * 1000 + below_us

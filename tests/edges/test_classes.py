@@ -21,6 +21,7 @@ import pytest
 
 import penstock
 from penstock import _core
+from penstock.consumers.listing import Consumers
 from penstock.steward import Steward
 from tests.support import mishandle
 
@@ -82,6 +83,14 @@ def test_live_objects_of_every_compiled_class_are_mishandled(tmp_path: Path) -> 
         (penstock.Reader, ("x", 1, 2), r"log\.read\(\)"),
         (penstock.Scan, (), r"log\.scan\(\)"),
         (penstock.Scan, ("x",), r"log\.scan\(\)"),
+        (penstock.Merged, (), r"penstock\.merge\(a, b\)"),
+        (penstock.Merged, ("x",), r"penstock\.merge\(a, b\)"),
+        (penstock.Merged, (2**31 - 1,), r"penstock\.merge\(a, b\)"),
+        (penstock.AsyncReader, (), r"log\.afollow\(\)"),
+        (penstock.AsyncReader, ("x", 1), r"log\.afollow\(\)"),
+        (penstock.Consumer, (), r"log\.consumer\(name\)"),
+        (Consumers, (), r"log\.consumers\(\)"),
+        (Consumers, ("x",), r"log\.consumers\(\)"),
         (penstock.Event, (), r"log\.read\(\)"),
         (penstock.Event, (b"x",), r"log\.read\(\)"),
         (functools.partial(by_hand(penstock.Event), value=b"x"), (), r"log\.read\(\)"),
@@ -104,6 +113,13 @@ def test_a_class_that_is_not_called_says_what_to_call(
     with pytest.raises(penstock.Usage, match=says):
         cls(*args)
     assert noise == []
+
+
+def test_a_scan_of_a_log_by_hand_says_what_to_call(log: penstock.Log) -> None:
+    """A log is not enough to make a scan by hand: that is `Usage` with the right call, too."""
+    for args in ((log,), (log, None), (log, 1, 5)):
+        with pytest.raises(penstock.Usage, match=r"log\.scan\(\)"):
+            by_hand(penstock.Scan)(*args)
 
 
 @pytest.mark.parametrize("ring", [None, "64KiB"])

@@ -80,6 +80,33 @@ def test_load_leaves_nothing_allocated(path: Path) -> None:
     assert penstock.verify(path).ok
 
 
+def test_copies_take_no_more_than_their_frames(path: Path, tmp_path: Path) -> None:
+    """A backup and a repaired copy have no blocks where the log itself has none."""
+    with penstock.open(path, segment_size="64MiB") as log:
+        fill(log, 4000, 1000)
+        log.steward.roll()
+        fill(log, 100, 1000)
+        log.append(bytes(3 << 20))  # zeros are data, too
+        log.backup(tmp_path / "backup")
+    penstock.repair(path, to=tmp_path / "repaired")
+    for copied in (tmp_path / "backup", tmp_path / "repaired"):
+        check_disk_use(copied)
+        with penstock.open(copied) as log, penstock.open(path, "r") as source:
+            assert [e.value for e in log] == [e.value for e in source]
+            log.append(b"more")
+        check_disk_use(copied)
+        assert penstock.verify(copied).ok
+
+
+def test_the_next_close_makes_up_for_a_handle_that_was_dropped(path: Path) -> None:
+    """A handle that was not closed leaves space allocated until the next writer closes the log."""
+    log = penstock.open(path)
+    fill(log, 2000, 1000)
+    del log
+    penstock.open(path).close()
+    check_disk_use(path)
+
+
 def test_batches_of_short_lived_writers(path: Path) -> None:
     """A log that is opened for each batch, as by Spark's sink, does not grow beyond its frames."""
     for n in range(12):

@@ -22,6 +22,7 @@ MISSING: dict[str, Callable[[Path], object]] = {
     "open to read": lambda p: penstock.open(p, "r"),
     "verify": penstock.verify,
     "repair": penstock.repair,
+    "delete": penstock.delete,
 }
 
 

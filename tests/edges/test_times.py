@@ -145,8 +145,26 @@ def test_numbers_that_can_be_nanoseconds_are_taken(log: penstock.Log) -> None:
     assert log.scan(columns=["time"]).to_arrow()["time"].cast("int64").to_pylist() == given
 
 
+class Nowhere(dt.tzinfo):
+    """A zone that does not say how far it is from UTC."""
+
+    def _unknown(self, _: dt.datetime | None) -> None:
+        """None as the offset makes a datetime a naive one, by Python's own definition."""
+
+    utcoffset = tzname = dst = _unknown
+
+
+def test_a_zone_without_an_offset_is_none() -> None:
+    """A datetime whose zone gives no offset is naive, as Python defines it, and so local time."""
+    for naive in (dt.datetime(2026, 1, 15, 12), dt.datetime(2026, 7, 15, 12, 0, 0, 1)):
+        assert to_ns(naive.replace(tzinfo=Nowhere())) == to_ns(naive)
+
+
 def test_no_nanosecond_is_lost() -> None:
-    """Nanoseconds in ISO text and in a pandas.Timestamp are kept; a datetime has none."""
+    """Nanoseconds in ISO text and in a pandas.Timestamp are kept, and a zone's fraction too."""
+    assert to_ns("2026-01-01T00:00:00-23:59:59.5") == 1767311999_500000000
+    odd = dt.timezone(dt.timedelta(seconds=-3, microseconds=7))
+    assert to_ns(dt.datetime(2026, 1, 1, tzinfo=odd)) == 1767225602_999993000
     assert to_ns("2026-11-01T00:00:00.123456789Z") == 1793491200_123456789
     assert to_ns("2026-11-01T00:00:00,1234567+00:00") == 1793491200_123456700
     assert to_ns(pd.Timestamp("2026-11-01T00:00:00.123456789Z")) == 1793491200_123456789

@@ -13,6 +13,7 @@ from penstock.consumers.file import Filter
 from penstock.consumers.reading import Lag, Start, find_start, measure, reader_of
 from penstock.errors import Closed, Poisoned, Usage
 from penstock.system import files
+from penstock.system.needs import loading
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -147,7 +148,8 @@ class Consumer(ConsumerCore, Generic[T]):
         >>> [event.value for event in out]
         [b'A', b'B']
         """
-        from penstock.consumers.into import Into
+        with loading(self.log.path):
+            from penstock.consumers.into import Into
 
         return Into(self, out, durable=durable)
 
@@ -167,7 +169,8 @@ class Consumer(ConsumerCore, Generic[T]):
         >>> rows.execute("SELECT * FROM letters").fetchall()
         [(b'a',), (b'b',)]
         """
-        from penstock.consumers.track import Tracker
+        with loading(self.log.path):
+            from penstock.consumers.track import Tracker
 
         return Tracker(self, connection, table)
 
@@ -190,12 +193,14 @@ class Consumer(ConsumerCore, Generic[T]):
         >>> asyncio.run(values())
         [b'a', b'b']
         """
-        from penstock.consumers import awaiting
+        with loading(self.log.path):
+            from penstock.consumers import awaiting
 
         return await awaiting.poll(self, n, timeout)
 
     def __aiter__(self) -> Awaited[T]:
-        from penstock.consumers.awaiting import Awaited
+        with loading(self.log.path):
+            from penstock.consumers.awaiting import Awaited
 
         return Awaited(self)
 

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from penstock import _core
+from penstock._core import LogCore
 from penstock.consumers import folder as folders
 from penstock.consumers.file import Filter, PlaceSlot
 from penstock.consumers.reading import Lag, measure
-from penstock.errors import Corrupt, NotFound, PenstockError, Permission
+from penstock.errors import Corrupt, NotFound, PenstockError, Permission, Usage
 from penstock.system import files
 from penstock.system.directory import Directory
 
@@ -68,6 +69,13 @@ class Consumers:
     >>> len(log.consumers())
     0
     """
+
+    def __new__(cls, log: object = None, *args: Any) -> Self:
+        if not isinstance(log, LogCore):
+            raise Usage(
+                "Consumers come from log.consumers(); open the log with penstock.open(path)"
+            )
+        return super().__new__(cls)
 
     def __init__(self, log: Log[Any]) -> None:
         log._ensure_open()

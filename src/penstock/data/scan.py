@@ -54,7 +54,7 @@ class Scan:
     _call: tuple[tuple[Any, ...], dict[str, Any]]  # the arguments it was made with, after the log
 
     def __new__(cls, log: object = None, *args: Any, **options: Any) -> Self:
-        if not isinstance(log, LogCore):
+        if not (isinstance(log, LogCore) and args and isinstance(args[0], Query)):
             raise Usage("a Scan comes from log.scan(); open the log with penstock.open(path)")
         scan = super().__new__(cls)
         scan._call = (args, options)

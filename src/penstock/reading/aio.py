@@ -360,6 +360,11 @@ class AsyncReader(Generic[_T]):
     b'a'
     """
 
+    def __new__(cls, source: object = None, *args: Any, **options: Any) -> Self:
+        if not isinstance(source, Source):
+            raise Usage("an AsyncReader comes from log.afollow()")
+        return super().__new__(cls)
+
     def __init__(
         self,
         source: Source[_T],
@@ -367,8 +372,6 @@ class AsyncReader(Generic[_T]):
         ahead: int = BATCH,
         follows: bool = True,
     ) -> None:
-        if not isinstance(source, Source):
-            raise Usage("an AsyncReader comes from log.afollow()")
         self.timeout = seconds(timeout)
         self._source = source
         self._ahead = ahead

@@ -46,6 +46,19 @@ class Merged(Merging, Generic[T]):
     continue each source. It belongs to one thread, or task, at a time.
     """
 
+    def __new__(
+        cls,
+        count: int = 0,
+        reverse: bool = False,
+        limit: int | None = None,
+        *,
+        sources: tuple[Source[T], ...] = (),
+        **options: Any,
+    ) -> Self:
+        if not sources or not isinstance(sources, tuple) or len(sources) != count:
+            raise Usage("a merged reader comes from penstock.merge(a, b)")
+        return super().__new__(cls, count, reverse, limit)  # type: ignore[call-arg]
+
     def __init__(
         self,
         count: int = 0,
@@ -58,8 +71,6 @@ class Merged(Merging, Generic[T]):
         quiet: float | None = None,
         timeout: float | None = None,
     ) -> None:
-        if len(sources) != count:
-            raise Usage("a merged reader comes from penstock.merge(a, b)")
         self._given_sources = given
         self._sources = sources
         self._reverse = reverse

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import _thread
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock import _core
 from penstock import layout as L
 from penstock._core import Control
-from penstock.errors import Busy, Full, Gone, NotFound, PenstockError
+from penstock.errors import Busy, Full, Gone, Io, NotFound, PenstockError
 from penstock.ring import state
 from penstock.ring.file import Header, check_shape, read_slots
 from penstock.ring.named import remove_unfinished
@@ -170,19 +171,24 @@ class _Resize:
         if unwanted():
             files.unlink(temporary)
             raise KeyboardInterrupt
-        copy_fd = files.open_file(temporary, write=True)
-        try:
+        with ExitStack() as last:  # what is open here needs no descriptor after the exchange
+            try:
+                copy_fd = files.open_file(temporary, write=True)
+                last.callback(files.close, copy_fd)
+                parent_fd = files.open_dir_of(file.name)
+                last.callback(files.close, parent_fd)
+            except Io:
+                files.unlink(temporary)
+                raise
             # Openers of the new file wait until it is certain that it replaced this ring.
             if not files.lock_exclusive(copy_fd, temporary):
                 raise Busy(f"{temporary}: another process has the unfinished copy open; try again")
-            self._swap(temporary, attached.held_fd, copy_fd)
-        finally:
-            files.unlock(copy_fd, temporary)
-            files.close(copy_fd)
+            last.callback(files.unlock, copy_fd, temporary)
+            self._swap(temporary, attached.held_fd, copy_fd, parent_fd)
         attached.put(L.C_DURABLE_SEQ, attached.get(L.C_NEXT_SEQ) - 1)
         attached.put(L.C_DURABLE_POS, attached.get(L.C_HEAD))
 
-    def _swap(self, temporary: Name, held_fd: int, copy_fd: int) -> None:
+    def _swap(self, temporary: Name, held_fd: int, copy_fd: int, parent_fd: int) -> None:
         """Give the finished copy the ring's name, if that is still the name of this ring."""
         try:
             if not files.same_file(held_fd, self._storage.file.name):  # copying took a while
@@ -200,7 +206,7 @@ class _Resize:
         self._swapped = True
         files.unlink(temporary)
         _core.fail_point("ring.replaced")
-        self._storage.file.sync_name()
+        files.sync_dir(parent_fd, self._path)
 
     def _restore(self, temporary: Name) -> None:
         """Give the other file its name back."""

@@ -161,10 +161,12 @@ def _copy_one(
     fd = files.create_file(target, settings.file_mode)
     try:
         sealed = not active and files.size(source, path) == header.segment_bytes
-        files.allocate(fd, 0, header.data_offset, target)
+        files.allocate(fd, 0, L.INDEX_OFFSET, target)
+        files.grow(fd, header.data_offset, target)
         segment.put_start(fd, header, target)  # of this version, not of the source's
         if sealed:
-            _copy_range(source, fd, L.INDEX_OFFSET, header.producers_offset, path, target)
+            index_end, sparse = header.producers_offset, files.write_sparse
+            _copy_range(source, fd, L.INDEX_OFFSET, index_end, path, target, sparse)
             _copy_range(source, fd, header.footer_offset, header.segment_bytes, path, target)
         _copy_range(source, fd, header.producers_offset, end, path, target)
         files.sync_data(fd, target)
@@ -172,10 +174,18 @@ def _copy_one(
         files.close(fd)
 
 
-def _copy_range(source: int, target: int, start: int, stop: int, path: str, to: str) -> None:
+def _copy_range(
+    source: int,
+    target: int,
+    start: int,
+    stop: int,
+    path: str,
+    to: str,
+    write: Callable[[int, bytes, int, str], None] = files.write_at,
+) -> None:
     while start < stop:
-        data = files.read_at(source, min(_STEP, stop - start), start, path)
+        data = files.read_at(source, min(_STEP - start % L.PAGE, stop - start), start, path)
         if not data:
             return
-        files.write_at(target, data, start, to)
+        write(target, data, start, to)
         start += len(data)

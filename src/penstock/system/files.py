@@ -18,6 +18,7 @@ import time
 from urllib.parse import unquote_to_bytes
 
 from penstock import _core
+from penstock import layout as L
 from penstock.errors import (
     Busy,
     Io,
@@ -36,6 +37,7 @@ _KEEP_SIZE = 0x01
 _NOREPLACE = 0x01
 _EXCHANGE = 0x02
 _AT_FDCWD = -100
+_ZEROS = bytes(L.PAGE)
 _EXTENTS_MAX = 64  # written regions that are examined one by one
 _NOT_THERE = (errno.ENOENT, errno.EBADF, errno.ENOTDIR)
 
@@ -76,7 +78,7 @@ def path_text(path: str | os.PathLike[str], what: str = "path") -> str:
     """
     if isinstance(path, bytes):
         raise WrongType(f"{what} must be str or path-like, got bytes; decode it with os.fsdecode()")
-    text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
+    text = type(path).__fspath__(path) if isinstance(path, os.PathLike) else path
     if not isinstance(text, str):
         raise WrongType(f"{what} must be str or path-like, got {type(path).__name__}")
     given = str(text)
@@ -158,6 +160,13 @@ def open_dir(path: str | Directory) -> int:
     """Open a directory for locking and syncing."""
     with _doing("opening", path):
         name, at = locate(path)
+        return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=at.fd)
+
+
+def open_dir_of(path: Name) -> int:
+    """Open the directory of a file, to sync the file's name later."""
+    with _doing("opening the directory of", path):
+        name, at = locate(path.directory)
         return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=at.fd)
 
 
@@ -428,6 +437,24 @@ def write_at(fd: int, data: bytes, offset: int, path: str) -> None:
             n = os.pwrite(fd, view, offset)
             view = view[n:]
             offset += n
+
+
+def write_sparse(fd: int, data: bytes, offset: int, path: str) -> None:
+    """Write to a part of a new file that has no data yet; pages of zeros become holes."""
+    start = 0  # of the bytes that are not written yet
+    for at in range(-offset % L.PAGE, len(data), L.PAGE):
+        if data.startswith(_ZEROS, at):
+            write_at(fd, data[start:at], offset + start, path)
+            start = at + L.PAGE
+    write_at(fd, data[start:], offset + start, path)
+    grow(fd, offset + len(data), path)
+
+
+def grow(fd: int, nbytes: int, path: str) -> None:
+    """Make a file at least that long, without blocks for what it did not have."""
+    if size(fd, path) < nbytes:
+        with _doing("writing", path):
+            os.ftruncate(fd, nbytes)
 
 
 def sync_data(fd: int, path: str) -> None:

@@ -1,11 +1,30 @@
-"""Optional packages that some calls need: imported when they are needed."""
+"""Modules and packages that only some calls need: imported when they are needed."""
 
 from __future__ import annotations
 
 import importlib
 from typing import Any
 
-from penstock.errors import NotInstalled
+from penstock.errors import NotInstalled, PenstockError, from_os
+
+
+class loading:
+    """The imports of its block are for the log at ``path``, and an error of them names it.
+
+    Code is read from files, so an import fails where, for example, no descriptor is left.
+    """
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, OSError) and not isinstance(error, PenstockError):
+            raise from_os(error, "loading the code of a call for", self._path) from error
 
 
 def needed(module: str, install: str) -> Any:
@@ -17,6 +36,8 @@ def needed(module: str, install: str) -> Any:
             f"this needs {module}, which cannot be imported ({error}): pip install {install}",
             name=module,
         ) from error
+    except OSError as error:  # for example, no descriptor is left
+        raise from_os(error, "loading", error.filename or module) from error
 
 
 def pyarrow() -> Any:

@@ -7,6 +7,7 @@ single ones. The new file is read back and checked before it is used.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from penstock import _core, headers
@@ -180,17 +181,21 @@ def _slot(header: Header, frames: Frames) -> Slot:
     )
 
 
-def copy_file(source: str, target: str, mode: int, *, header: Header, end: int | None) -> None:
-    """Copy a segment as it is, or its published frames up to ``end``, and sync it."""
+def copy_file(
+    source: str, target: str, mode: int, *, header: Header, end: int, whole: bool
+) -> None:
+    """Copy a segment whose frames reach to ``end``, ``whole`` or only these, and sync it."""
     reading = FileSource(source)
     try:
         fd = files.create_file(target, mode)
         try:
-            if end is None:
-                _copy_range(reading, fd, 0, reading.size, target)
+            if whole:
+                _copy_range(reading, fd, 0, header.producers_offset, target, files.write_sparse)
             else:
                 segment.put_start(fd, header, target)
-                _copy_range(reading, fd, header.producers_offset, end, target)
+            _copy_range(reading, fd, header.producers_offset, end, target)
+            if whole:
+                _copy_range(reading, fd, end, reading.size, target, files.write_sparse)
             files.sync_data(fd, target)
         finally:
             files.close(fd)
@@ -198,14 +203,19 @@ def copy_file(source: str, target: str, mode: int, *, header: Header, end: int |
         reading.close()
 
 
-def _copy_range(source: FileSource, fd: int, start: int, stop: int, target: str) -> None:
-    """Copy bytes, leaving holes where there are only zeros."""
+def _copy_range(
+    source: FileSource,
+    fd: int,
+    start: int,
+    stop: int,
+    target: str,
+    write: Callable[[int, bytes, int, str], None] = files.write_at,
+) -> None:
     while start < stop:
-        data = source.read(start, min(SCAN_WINDOW_BYTES, stop - start))
+        data = source.read(start, min(SCAN_WINDOW_BYTES - start % L.PAGE, stop - start))
         if not data:
             return
-        if data.count(0) < len(data) or start + len(data) == stop:
-            files.write_at(fd, data, start, target)
+        write(fd, data, start, target)
         start += len(data)
 
 

@@ -356,8 +356,9 @@ def _build(item: _Item, target: str, findings: Findings, fallback: int) -> None:
     header, place = item.header, item.place
     mode = fallback if place is None else R.mode_of(place.segment.path, fallback)
     if place is not None and (item.rename or not item.why):
-        end = place.walk.offset if findings.live and place.newest else None
-        R.copy_file(place.segment.path, target, mode, header=header, end=end)
+        whole = not (findings.live and place.newest)
+        end = place.walk.offset
+        R.copy_file(place.segment.path, target, mode, header=header, end=end, whole=whole)
         item.built = (target, header, place.walk.producer_offset)
         return
     table = b""
