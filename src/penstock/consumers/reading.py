@@ -32,8 +32,8 @@ Start: TypeAlias = "Position | Time"
 class Lag:
     """How far a consumer is behind: what it has yet to be handed, of the events that it wants.
 
-    ``seconds`` is the age of the oldest of them, by the time when the log took it; 0 if there is
-    none.
+    ``bytes`` is what they take in the log; without a filter, with the few entries of the log's own
+    among them. ``seconds`` is the age of the oldest, by the time when the log took it.
     """
 
     events: int
@@ -52,6 +52,9 @@ def measure(log: Log[Any], at: int, wants: Filter) -> Lag:
         return Lag(events, nbytes, _age(since) if events else 0.0)
     oldest = next(reader_of(log, at, wants, stop=end), None)
     nbytes = sum(span.nbytes for span in spans(log, at, end))
+    block = log._storage.block_start(log, at)
+    if block < at:  # which the first span counts from
+        nbytes -= _core.count_events(reader_of(log, block, wants, stop=at))[1]
     return Lag(end - at, nbytes, 0.0 if oldest is None else _age(oldest.append_ns))
 
 

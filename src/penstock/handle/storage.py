@@ -260,7 +260,10 @@ class Finding(Protocol):
         """Seqs between the two, in order, where the log can be cut at no extra cost of reading."""
 
     def span_bytes(self, handle: Handle, first: int, stop: int) -> int:
-        """About how many bytes the events from ``first`` to before ``stop`` take."""
+        """Bytes of the events from where the block of ``first`` begins to before ``stop``."""
+
+    def block_start(self, handle: Handle, seq: int) -> int:
+        """The seq from which `span_bytes` counts, if asked for a span that begins at ``seq``."""
 
     def span_stop(self, handle: Handle, first: int, stop: int, nbytes: int) -> int:
         """The seq up to which events from ``first`` take about ``nbytes``, or less."""

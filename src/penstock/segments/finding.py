@@ -53,12 +53,12 @@ def cuts(store: Store, start: int, stop: int) -> list[int]:
     return [base for base in bases[bisect_right(bases, start) :] if base < stop]
 
 
-def span_bytes(handle: Handle, m: SegmentMap, first: int, stop: int) -> int:
+def span_bytes(store: Store, handle: Handle, m: SegmentMap, first: int, stop: int) -> int:
     """Bytes of the events of a segment from ``first`` to before ``stop``, to a block."""
-    return max(0, _end_of(handle, m, stop) - m.offset_near(handle, first))
+    return max(0, _end_of(store, handle, m, stop) - m.offset_near(handle, first))
 
 
-def _end_of(handle: Handle, m: SegmentMap, stop: int) -> int:
+def _end_of(store: Store, handle: Handle, m: SegmentMap, stop: int) -> int:
     """Offset after the last frame of a segment that is below seq ``stop``."""
     if m.data_end and stop >= m.next_seq:
         return m.data_end
@@ -66,6 +66,8 @@ def _end_of(handle: Handle, m: SegmentMap, stop: int) -> int:
         head = handle._head()
         if SegmentPosition.unpack(head).number == m.number:
             return m.published(head)
+    if not m.data_end and stop > m.base_seq and stop in store.bases():
+        return m.end_of_frames(handle)  # the next segment begins there, and this is not sealed yet
     return m.offset_near(handle, stop)
 
 

@@ -283,7 +283,12 @@ class SegmentStorage:
     def span_bytes(self, handle: Handle, first: int, stop: int) -> int:
         """Bytes of the events from ``first`` to before ``stop``, to a block."""
         m = self.segment_for(handle, first)
-        return 0 if m is None else finding.span_bytes(handle, m, first, stop)
+        return 0 if m is None else finding.span_bytes(self.store, handle, m, first, stop)
+
+    def block_start(self, handle: Handle, seq: int) -> int:
+        """The seq at which the block of frames with ``seq`` begins."""
+        m = self.segment_for(handle, seq)
+        return seq if m is None else m.seq_near(handle, m.offset_near(handle, seq))
 
     def span_stop(self, handle: Handle, first: int, stop: int, nbytes: int) -> int:
         """The seq up to which events from ``first`` take about ``nbytes``, or less."""
