@@ -33,8 +33,11 @@ def test_a_step_appends_all_of_its_results(log: Log, out: Log) -> None:
                 )
                 assert len(out) == 0, "nothing is there before the step ends"
             step.extend([b"c", Entry(b"d", topic="u"), log[1]])
-        assert (step.seqs, consumer.committed) == (range(1, 6), 3)
-    assert values(out) == [b"A", b"B", b"c", b"d", b"a"]
+            step.append(log[2])
+            with pytest.raises(Usage, match="topic is given twice"):
+                step.append(log[2], topic="t")
+        assert (step.seqs, consumer.committed) == (range(1, 7), 3)
+    assert values(out) == [b"A", b"B", b"c", b"d", b"a", b"b"]
     assert (out[1].key, out[1].topic, out[1].headers[0]) == (b"k", "t", ("h", b"1"))
 
 
@@ -77,6 +80,38 @@ def test_a_batch_that_was_done_in_part(log: Log, out: Log) -> None:
         with consumer.into(out) as step:
             step.extend(consumer.poll())
     assert values(out) == [b"a", b"b", b"c"]
+
+
+def test_events_of_before_and_of_the_step(log: Log, out: Log) -> None:
+    """A step about an event that was done, which takes others too, passes over none of those."""
+    log.extend([b"a", b"b", b"c"])
+    with log.consumer("c") as consumer, consumer.into(out) as step:
+        step.extend(consumer.poll(1))
+    log.consumers().delete("c")
+    with log.consumer("c") as consumer:
+        first = next(consumer)
+        with pytest.raises(Conflict, match="goes on at seq 2"), consumer.into(out) as step:
+            step.extend([first, *consumer.poll(1)])
+        assert (values(out), consumer.committed) == ([b"a"], 2)
+        with consumer.into(out) as step:
+            step.extend(consumer.poll())
+    assert values(out) == [b"a", b"b", b"c"]
+
+
+def test_a_step_that_has_ended_takes_nothing(log: Log, out: Log) -> None:
+    """Results that come too late are refused, not dropped; also of a step that was undone."""
+    log.extend([b"a", b"b"])
+    with log.consumer("c") as consumer:
+        with consumer.into(out) as done:
+            done.extend(consumer.poll(1))
+        with pytest.raises(RuntimeError), consumer.into(out) as undone:
+            raise RuntimeError
+        for step in (done, undone):
+            with pytest.raises(Usage, match="has ended"):
+                step.append(b"late")
+            with pytest.raises(Usage, match="has ended"):
+                step.extend([b"late"])
+    assert values(out) == [b"a"]
 
 
 def test_an_exception_undoes_the_step(log: Log, out: Log) -> None:

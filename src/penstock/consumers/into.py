@@ -9,7 +9,8 @@ was looked at. So the output says what was processed, and the consumer's own pla
 2. The step ends: its results are appended as one batch, under the last seq that was looked at.
 3. The consumer commits. Who dies before that begins again at 1, and finds what 2 has stored.
 
-A step never ends with results of events that are in the output already.
+A step never ends with results of events that are in the output already, and never passes over an
+event whose results are not: one that was about events of both kinds raises `Conflict`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from penstock import _core
-from penstock._core import LogCore
+from penstock._core import Event, LogCore
 from penstock.errors import Conflict, Usage, WrongType
 from penstock.event import Buffer, Entry, Headers
 from penstock.times import Time
@@ -33,6 +34,7 @@ class ConsumerStep:
 
     def __init__(self, *, ignored: bool) -> None:
         self.ignored = ignored
+        self.ended = False
         self.seqs = range(0)
         self._entries: list[Any] = []
 
@@ -50,11 +52,24 @@ class ConsumerStep:
         tags: Iterable[str] | None = None,
     ) -> None:
         """Add one result, as for `Log.append`; it gets its seq when the step ends."""
-        self._entries.append(Entry(value, key, topic, headers, time, tags))
+        self._check_open()
+        if not isinstance(value, Event):
+            self._entries.append(Entry(value, key, topic, headers, time, tags))
+            return
+        rest = {"key": key, "topic": topic, "headers": headers, "time": time, "tags": tags}
+        for name, given in rest.items():
+            if given is not None:
+                raise Usage(f"{name} is given twice: the Event has its own; leave {name}= out")
+        self._entries.append(value)
 
     def extend(self, values: Iterable[Any]) -> None:
         """Add results: values, `penstock.Entry` or events."""
+        self._check_open()
         self._entries += values
+
+    def _check_open(self) -> None:
+        if self.ended:
+            raise Usage("the step has ended, so nothing more can be appended to it; begin another")
 
 
 class Into:
@@ -106,18 +121,7 @@ class Into:
         self._catch_up()
         ignored = consumer._outstanding and consumer.position - 1 <= self._done
         if consumer._outstanding and not ignored and consumer._since <= self._done:
-            first, last = consumer._since, consumer.position - 1
-            consumer._seek_to(self._done + 1)
-            consumer.commit()
-            raise Conflict(
-                f"{self._out.path}: has the results of {consumer.log.path} up to seq {self._done}, "
-                f"and this step is about seq {first} to {last}; nothing was appended, and the "
-                f"consumer goes on at seq {self._done + 1}: ask it again. Take events inside the "
-                "step, or call into() before taking any, and this cannot happen",
-                path=self._out.path,
-                expected=last,
-                found=self._done,
-            )
+            raise self._done_in_part(consumer._since)
         consumer._stepping = True
         self._step = ConsumerStep(ignored=ignored)
         return self._step
@@ -126,6 +130,7 @@ class Into:
         consumer, step = self._consumer, self._step
         assert step is not None
         self._step = None
+        step.ended = True
         consumer._stepping = False
         if kind is not None:
             if not consumer.closed:
@@ -141,11 +146,28 @@ class Into:
         _core.fail_point("consumer.appended")
         consumer.commit()
 
+    def _done_in_part(self, first: int) -> Conflict:
+        """The error for a step of which the output has results in part; the rest comes next."""
+        consumer, last = self._consumer, self._consumer.position - 1
+        consumer._seek_to(self._done + 1)
+        consumer.commit()
+        return Conflict(
+            f"{self._out.path}: has the results of {consumer.log.path} up to seq {self._done}, and "
+            f"this step is about seq {first} to {last}; nothing was appended, and the consumer "
+            f"goes on at seq {self._done + 1}: ask it again. Take events inside the step, or call "
+            "into() before taking any, and this cannot happen",
+            path=self._out.path,
+            expected=last,
+            found=self._done,
+        )
+
     def _finish(self, step: ConsumerStep) -> None:
         """Append the results under the last seq of the input that was looked at."""
+        n = self._consumer.position - 1
+        if step.ignored and n > self._done:  # events were taken inside the step as well
+            raise self._done_in_part(self._consumer._since)
         if not step._entries or step.ignored:
             return
-        n = self._consumer.position - 1
         if n <= self._done:
             raise Usage(
                 f"{self._out.path}: a step that appends must have taken events, and this one took "
