@@ -16,7 +16,26 @@ from penstock import Conflict, Log, Usage, WrongType
 Connect = Callable[[], Any]
 
 
-@pytest.fixture(params=["sqlite3", "sqlite3 without isolation", "duckdb"])
+class Manual(sqlite3.Connection):
+    """What a connection with autocommit=False is, which Python has from 3.12: always in a
+    transaction, the next of which begins when one ends."""
+
+    autocommit = False
+
+    def __init__(self, database: Any) -> None:
+        super().__init__(database, isolation_level=None)
+        self.execute("BEGIN")
+
+    def commit(self) -> None:
+        super().commit()
+        self.execute("BEGIN")
+
+    def rollback(self) -> None:
+        super().rollback()
+        self.execute("BEGIN")
+
+
+@pytest.fixture(params=["sqlite3", "sqlite3 without isolation", "sqlite3 manual", "duckdb"])
 def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Connect]:
     """What connects to one database of each dialect; it has a table of letters."""
     opened: list[Any] = []
@@ -28,6 +47,8 @@ def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Connect]
             connection = duckdb.connect(str(tmp_path / "db"))
         elif request.param == "sqlite3":
             connection = sqlite3.connect(tmp_path / "db")
+        elif request.param == "sqlite3 manual":
+            connection = Manual(tmp_path / "db")
         else:
             connection = sqlite3.connect(tmp_path / "db", isolation_level=None)
         connection.execute("CREATE TABLE IF NOT EXISTS letters (letter VARCHAR)")
@@ -83,6 +104,72 @@ def test_an_exception_rolls_back(log: Log, connect: Connect) -> None:
     assert letters(connect()) == ["a", "b"]
 
 
+def test_the_first_step_may_fail(log: Log, connect: Connect) -> None:
+    """A rollback takes along a table that track() made in that transaction: it is made again."""
+    log.extend([b"a", b"b"])
+    connection = connect()
+    with log.consumer("c") as consumer:
+        tracker = consumer.track(connection)
+        with pytest.raises(RuntimeError), tracker:
+            take(consumer, connection)
+            raise RuntimeError
+        assert (tracker.position, consumer.position, letters(connection)) == (None, 1, [])
+        with tracker:
+            take(consumer, connection)
+    assert letters(connect()) == ["a", "b"]
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_a_transaction_that_ends_inside_a_step(log: Log, connect: Connect, end: str) -> None:
+    """It raises and stores no position, which would pass over rows that were rolled back."""
+    log.extend([b"a", b"b", b"c"])
+    connection = connect()
+    with log.consumer("c") as consumer:
+        tracker = consumer.track(connection)
+        with tracker:
+            take(consumer, connection, 1)
+        with pytest.raises(Usage, match="ended inside it"), tracker:
+            take(consumer, connection, 1)
+            getattr(connection, end)()
+            connection.execute("SELECT 1")
+        assert (tracker.position, consumer.position, consumer.committed) == (2, 2, 2)
+        with tracker:
+            take(consumer, connection)
+    assert letters(connect()) == ["a", *(["b"] if end == "commit" else []), "b", "c"]
+
+
+def test_rows_of_any_kind(log: Log) -> None:
+    """A connection may give rows as dictionaries, or as sqlite3.Row."""
+    log.extend([b"a", b"b"])
+    connection = sqlite3.connect(":memory:")
+    with log.consumer("c") as consumer:
+        for factory in (
+            lambda cursor, row: {c[0]: v for c, v in zip(cursor.description, row, strict=True)},
+            sqlite3.Row,
+        ):
+            connection.row_factory = factory
+            tracker = consumer.track(connection)
+            with tracker:
+                consumer.poll(1)
+            assert tracker.position == consumer.position
+
+
+@pytest.mark.parametrize("odd", [0, -5, "abc", None, 1 << 62, b"x"])
+def test_odd_positions(log: Log, odd: Any) -> None:
+    """A position that somebody put into the table, and that is none, raises; nothing moves."""
+    log.append(b"a")
+    connection = sqlite3.connect(":memory:")
+    with log.consumer("c") as consumer:
+        with consumer.track(connection, "t"):
+            consumer.poll()
+        connection.execute("CREATE TABLE odd AS SELECT * FROM t")  # without its NOT NULL
+        connection.execute("UPDATE odd SET next_seq = ?", (odd,))
+        connection.commit()
+        with pytest.raises((penstock.Corrupt, Conflict), match="odd: "):
+            consumer.track(connection, "odd")
+        assert consumer.position == 2
+
+
 def test_save_is_part_of_a_transaction_of_yours(log: Log, connect: Connect) -> None:
     """save() stores the position and commits nothing."""
     log.extend([b"a", b"b"])
@@ -91,7 +178,8 @@ def test_save_is_part_of_a_transaction_of_yours(log: Log, connect: Connect) -> N
         tracker = consumer.track(connection)
         for end in (connection.rollback, connection.commit):
             consumer.seek("start")
-            connection.execute("BEGIN")
+            if not getattr(connection, "in_transaction", False):
+                connection.execute("BEGIN")
             take(consumer, connection)
             tracker.save()
             end()

@@ -10,16 +10,19 @@ from __future__ import annotations
 import re
 import sqlite3
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from penstock import _core
+from penstock import layout as L
 from penstock.consumers.into import check_commits, identity
-from penstock.errors import Conflict, Usage, WrongType
+from penstock.errors import Conflict, Corrupt, Usage, WrongType
 
 if TYPE_CHECKING:
     from penstock.consumers.consumer import Consumer
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
+_STEP = "penstock_step"  # the savepoint that says whether a transaction is still the same
 _MARKS = {"qmark": "?", "format": "%s", "pyformat": "%s"}
 
 
@@ -27,7 +30,8 @@ class Tracker:
     """Keeps a consumer's position in a table of a database.
 
     ``with`` it for one step: a transaction that ends with the position and a commit, or, after an
-    exception, with a rollback, and the consumer goes back. Or call ``save()`` in a transaction of
+    exception, with a rollback, and the consumer goes back; so neither commit nor roll back in it.
+    Or call ``save()`` in a transaction of
     your own, commit that, and then the consumer.
     """
 
@@ -51,6 +55,9 @@ class Tracker:
         self._table = table
         self._who = identity(consumer)
         self._begun = False
+        self._made = False  # whether the table was committed, not only made in a transaction
+        self._module = type(connection).__module__.partition(".")[0].lstrip("_")
+        self._transaction: object = None  # of the step under way
         self._check_transactions()
         mark, second = self._marks()
         self._select = f"SELECT next_seq FROM {table} WHERE consumer = {mark}"
@@ -73,8 +80,7 @@ class Tracker:
 
     def _marks(self) -> tuple[str, str]:
         """Two placeholders, in the words of the connection's module."""
-        module = sys.modules.get(type(self._connection).__module__.partition(".")[0].lstrip("_"))
-        style = getattr(module, "paramstyle", "qmark")
+        style = getattr(sys.modules.get(self._module), "paramstyle", "qmark")
         if style == "numeric":
             return ":1", ":2"
         mark = _MARKS.get(style)
@@ -89,14 +95,11 @@ class Tracker:
         """Make the table if there is none, and go on where the database says."""
         self._begin()
         try:
-            self._run(
-                f"CREATE TABLE IF NOT EXISTS {self._table} "
-                "(consumer VARCHAR(255) PRIMARY KEY, next_seq BIGINT NOT NULL)"
-            )
             found = self._stored()
         finally:
             if self._begun:
                 self._connection.commit()
+                self._made = True
                 self._begun = False
         consumer = self._consumer
         if found is None or found == consumer.position:
@@ -134,6 +137,7 @@ class Tracker:
                 "first"
             )
         self._begin()
+        self._mark_transaction()
         consumer._stepping = True
         return self
 
@@ -142,6 +146,7 @@ class Tracker:
         consumer._stepping = self._begun = False
         try:
             if kind is None:
+                self._check_transaction()
                 self.save()
                 _core.fail_point("consumer.saved")
                 self._connection.commit()
@@ -175,9 +180,61 @@ class Tracker:
                 return
         self._begun = True
 
+    def _mark_transaction(self) -> None:
+        """Note which transaction the step is in, where a database can say."""
+        if isinstance(self._connection, sqlite3.Connection):
+            self._run(f"SAVEPOINT {_STEP}")
+        elif self._module == "duckdb":
+            self._transaction = self._duckdb_transaction()
+
+    def _check_transaction(self) -> None:
+        """Raise if the caller ended it, and so has rows without the position, or this without rows.
+
+        Of a database that is neither SQLite nor DuckDB nothing is known.
+        """
+        if isinstance(self._connection, sqlite3.Connection):
+            try:
+                self._run(f"RELEASE {_STEP}")
+                return
+            except sqlite3.OperationalError as error:
+                if "savepoint" not in str(error):
+                    raise
+        elif (
+            self._module != "duckdb"
+            or self._run("SELECT txid_current()").fetchone() == self._transaction
+        ):
+            return
+        self._begin()  # for the rollback to come, which DuckDB refuses outside of a transaction
+        raise Usage(
+            f"{self._table}: the transaction of this step was ended inside it, so its rows and the "
+            "position are not one transaction; the position was not stored, and the events are "
+            "handed out again. Leave commit and rollback to the tracker"
+        )
+
+    def _duckdb_transaction(self) -> object:
+        return self._run("SELECT txid_current()").fetchone()
+
     def _stored(self) -> int | None:
+        if not self._made:
+            self._run(
+                f"CREATE TABLE IF NOT EXISTS {self._table} "
+                "(consumer VARCHAR(255) PRIMARY KEY, next_seq BIGINT NOT NULL)"
+            )
         row = self._run(self._select, (self._who,)).fetchone()
-        return None if row is None else int(row[0])
+        if row is None:
+            return None
+        found = row["next_seq"] if isinstance(row, Mapping) else row[0]
+        try:
+            seq = int(found)
+        except (TypeError, ValueError):
+            seq = 0
+        if not 0 < seq <= L.SEQ_MAX + 1:
+            raise Corrupt(
+                f"{self._table}: next_seq of the consumer {self._who!r} must be a seq, got "
+                f"{found!r}; put it right in the database",
+                path=self._table,
+            )
+        return seq
 
     def _run(self, statement: str, values: tuple[object, ...] = ()) -> Any:
         """Run a statement in the connection's own transaction: of DuckDB, a cursor has another."""
