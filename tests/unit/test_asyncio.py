@@ -224,6 +224,30 @@ def test_appending(some: penstock.Log[Any], run: Run[None]) -> None:
     run(work())
 
 
+def test_an_appender_that_never_waits_lets_others_run(
+    some: penstock.Log[Any], run: Run[None]
+) -> None:
+    """A task that appends without end can be cancelled, and others have their turn meanwhile."""
+
+    async def append_on() -> None:
+        while True:
+            await some.aappend(b"x")
+            if some.last_seq > 5000:
+                raise AssertionError("nobody else had a turn")
+
+    async def work() -> None:
+        appending = asyncio.create_task(append_on())
+        turns = 0
+        while turns < 3:
+            await asyncio.sleep(0)
+            turns += 1
+        appending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await appending
+
+    run(work())
+
+
 def test_long_values(log: penstock.Log[Any], path: Path, run: Run[None]) -> None:
     """A value that is too long to be copied in the loop's thread is appended elsewhere."""
     with penstock.create(path.with_name("large")) as large:

@@ -9,6 +9,7 @@ module is imported on first use, so that Penstock alone does not import asyncio.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import threading
 import time
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 SLICE = 1.0  # seconds after which the thread checks for deleted logs and ended loops
-BATCH = 64  # events that are read ahead, and after which other tasks may run
+BATCH = 64  # events that are read ahead, or appended, and after which other tasks may run
 LONG_BYTES = 1 << 20  # values that are too long to be copied in the loop's own thread
 
 
@@ -525,6 +526,9 @@ class AsyncReader(Generic[_T]):
         return listener
 
 
+_appends = itertools.count(1)  # of the process: each append that need not wait is one
+
+
 async def append(
     log: Log[Any], value: Any, durable: bool, timeout: float | None, **rest: Any
 ) -> int:
@@ -532,6 +536,8 @@ async def append(
     seconds(timeout)
     durable = bool(durable)
     loop = asyncio.get_running_loop()
+    if not durable and next(_appends) % BATCH == 0:
+        await asyncio.sleep(0)  # lets other tasks, and a cancellation, run
     if isinstance(value, bytes | bytearray) and len(value) > LONG_BYTES:
         seq = await loop.run_in_executor(None, partial(log.append, value, timeout=timeout, **rest))
     else:
