@@ -681,6 +681,9 @@ class ConsumerFile:
 
 class ConsumerCore:
     timeout: float | None
+    @property
+    def _busy(self) -> bool: ...
+    _sought: bool
     _stepping: bool
     @property
     def _commits_alone(self) -> bool: ...

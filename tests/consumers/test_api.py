@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import pickle
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import Busy, Closed, Corrupt, Gap, Log, NotFound, TooLarge, Usage, WrongType
+from penstock import Busy, Closed, Corrupt, Gap, Gone, Log, NotFound, TooLarge, Usage, WrongType
 from penstock import layout as L
 from tests.support.wait import wait_for
 
@@ -315,7 +316,7 @@ def test_names(log: Log, folder: Path, name: str) -> None:
 
 ODD_NAMES: list[Any] = [
     *("", ".", "..", "../x", "/etc/passwd", "a/b", "a\0b", ".hidden", "a\nb", "a" * 201, "é" * 101),
-    *("\ud800", b"billing", None, 7, True, Path("x")),
+    *(" ", "\x85", "a\u2028b", "\ud800", b"billing", None, 7, True, Path("x")),
 ]
 
 
@@ -528,3 +529,83 @@ def test_durable_hands_out_what_is_on_disk(log: Log) -> None:
         log.sync()
         assert not consumer.caught_up
         assert values(consumer.poll()) == [b"a"]
+
+
+def test_lag_in_bytes(log: Log) -> None:
+    """Lag in bytes is what the events to come take, to the frame, in whatever segment they are."""
+    for n in range(900):
+        log.append(b"x" * (n % 90))
+    with log.consumer("all") as consumer, log.consumer("none", topic="") as likewise:
+        for at in (log.first_seq, 700, 701, 899, 900, 901):
+            consumer.seek(at)
+            likewise.seek(at)
+            exact = likewise.lag()  # reads each event
+            assert consumer.lag().events == exact.events == 901 - at
+            own = 200 * (1 + len(list(Path(log.path).glob("*.seg"))))  # for entries of its own
+            assert exact.bytes <= consumer.lag().bytes <= exact.bytes + own
+
+
+def test_a_log_that_is_deleted(log: Log, path: Path, folder: Path) -> None:
+    """Nothing is made where a deleted log was, and no durable commit is promised there."""
+    log.extend([b"a", b"b"])
+    with log.consumer("c") as consumer:
+        consumer.poll(1)
+        consumer.commit(durable=True)
+        shutil.rmtree(folder)
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            folder.parent.rmdir()
+            path.unlink()
+        consumer.commit()
+        with pytest.raises(Gone, match="file was deleted"):
+            consumer.commit(durable=True)
+        with pytest.raises(Gone):
+            log.consumer("d")
+    assert os.listdir(path.parent) == []
+
+
+def test_only_a_commit_makes_a_seek_last(log: Log) -> None:
+    """Looking elsewhere, and finding nothing there, passes over no event that was not committed."""
+    log.extend([b"a", b"b", b"c"])
+    with log.consumer("c", topic="") as consumer:
+        consumer.poll(2)
+        consumer.seek("end")
+        assert consumer.poll(timeout=0.01) == []
+        assert consumer.wait(0.01) is False
+        assert consumer.committed == 1
+    with log.consumer("c") as consumer:
+        assert consumer.position == 1
+        consumer.seek("end")
+        consumer.commit()
+        assert consumer.committed == 4
+    with log.consumer("c", auto_commit=0) as consumer:
+        consumer.seek(2)
+        assert consumer.committed == 4
+        assert values(consumer.poll()) == [b"b", b"c"]
+        assert consumer.committed in (2, 4)
+        assert consumer.poll() == []
+        assert consumer.committed == 4
+
+
+def test_two_threads_at_once(log: Log) -> None:
+    """A second thread is refused while one waits, and loses that one nothing."""
+    found: list[penstock.Event] = []
+    with log.consumer("c", timeout=30) as consumer:
+        waiting = threading.Thread(target=lambda: found.extend(consumer.poll(timeout=30)))
+        waiting.start()
+        wait_for(lambda: consumer._busy, "the thread to wait")
+        for call in (
+            consumer.poll,
+            consumer.wait,
+            lambda: next(consumer),
+            lambda: consumer.take(1),
+            lambda: consumer.seek(1),
+        ):
+            with pytest.raises(Usage, match="one thread at a time"):
+                call()
+        log.append(b"a")
+        waiting.join()
+        assert values(found) == [b"a"]
+        log.append(b"b")
+        assert next(consumer).value == b"b"

@@ -46,6 +46,7 @@ def test_what_is_not_committed_is_left_alone(ring: Log) -> None:
         assert fill(ring) > last + 10
         first = ring.first_seq + 5
         consumer.seek(first)
+        consumer.commit()
         fill(ring)
         assert ring.first_seq == first
         assert len(consumer.poll(1000)) == ring.last_seq + 1 - ring.first_seq
@@ -135,3 +136,21 @@ def test_a_hold_outlives_a_resize(ring: Log) -> None:
         consumer.commit()
         fill(ring)
         assert ring.first_seq == 5
+
+
+def test_a_seek_gives_up_nothing_that_is_not_committed(ring: Log) -> None:
+    """Writers leave alone what was not committed, wherever the consumer looks meanwhile."""
+    with ring.consumer("c", hold=True) as consumer:
+        first = ring.append(b"x" * 1000)
+        consumer.seek("end")
+        fill(ring)
+        assert ring.first_seq == first
+        consumer.seek("start")
+        assert next(consumer).seq == first
+        consumer.commit()
+        consumer.seek("end")
+        fill(ring)
+        assert ring.first_seq == first + 1
+        consumer.commit()
+        fill(ring)
+        assert ring.first_seq > first + 1

@@ -33,9 +33,11 @@ class Model:
         self.position = self.committed = self.began = at
         self.oldest = False  # nothing was read yet: it begins with what is there then
         self.waiting = False  # whether an event that was handed out awaits its commit
+        self.sought = False  # whether a seek does
 
-    def go_to(self, at: int, *, oldest: bool = False) -> None:
+    def go_to(self, at: int, *, oldest: bool = False, sought: bool = False) -> None:
         self.position = self.began = at
+        self.sought = sought
         self.oldest = oldest
         self.waiting = False
 
@@ -120,7 +122,7 @@ class Machine(RuleBasedStateMachine):
             assert gap.first_seq == self.log.first_seq > model.position
             to: Any = data.draw(st.sampled_from(["start", gap.first_seq]))
             consumer.seek(to)
-            model.go_to(gap.first_seq, oldest=to == "start")
+            model.go_to(gap.first_seq, oldest=to == "start", sought=True)
             return
         if found:
             model.position = found[-1] + 1
@@ -132,7 +134,7 @@ class Machine(RuleBasedStateMachine):
             model.position = consumer.position
         if len(found) < count and found == expected:
             model.position = len(self.topics) + 1
-        if not found and not model.waiting:
+        if not found and not model.waiting and not model.sought:
             model.committed = model.position
 
     @precondition(lambda self: self.open)
@@ -142,7 +144,7 @@ class Machine(RuleBasedStateMachine):
         self.open[name].commit(durable=durable)
         model = self.models[name]
         model.committed = model.position
-        model.waiting = False
+        model.waiting = model.sought = False
 
     @precondition(lambda self: self.open)
     @rule(data=st.data(), seq=st.integers(0, 200))
@@ -153,6 +155,7 @@ class Machine(RuleBasedStateMachine):
             self.open[name].commit(seq)
             model.committed = seq + 1
             model.waiting = model.committed < model.position
+            model.sought = False
         else:
             with pytest.raises(Usage):
                 self.open[name].commit(seq)
@@ -168,7 +171,7 @@ class Machine(RuleBasedStateMachine):
             return
         self.open[name].seek(to)
         at = {"start": self.log.first_seq, "end": end}.get(to, to)
-        model.go_to(at, oldest=to == "start")
+        model.go_to(at, oldest=to == "start", sought=True)
 
     @precondition(lambda self: self.open)
     @rule(data=st.data())

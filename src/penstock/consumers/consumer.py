@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, SupportsIndex
 from penstock._core import ConsumerCore, ConsumerFile, Event
 from penstock.consumers.file import Filter
 from penstock.consumers.reading import Lag, Start, find_start, measure, reader_of
-from penstock.errors import Closed, Poisoned, Usage
+from penstock.errors import Closed, Gone, Poisoned, Usage
 from penstock.system import files
 from penstock.system.needs import loading
 
@@ -132,8 +132,14 @@ class Consumer(ConsumerCore, Generic[T]):
         file = self._open_file()
         if self._stepping:
             raise Usage(f"{file.path}: end the step that is under way before you seek")
+        if self._busy:
+            raise Usage(
+                f"{file.path}: another thread waits for events just now; a consumer is for one "
+                "thread at a time"
+            )
         seq, oldest = find_start(self.log, position, "position")
         self._seek_to(seq, oldest=oldest)
+        self._sought = True
 
     def into(self, out: Log[Any], *, durable: bool = False) -> Into:
         """Steps whose results go to another log, exactly once: see docs/consuming.md.
@@ -249,11 +255,18 @@ class Consumer(ConsumerCore, Generic[T]):
     def _sync_file(self, fd: int, path: str) -> None:
         """Have the file on disk, for a durable commit."""
         files.sync_data(fd, path)
+        if not files.is_linked(fd, path):
+            raise Gone(
+                f"{path}: the consumer's file was deleted, or its log was, while it was open; the "
+                "commit is lost when this consumer is closed",
+                filename=path,
+            )
 
     def _seek_to(self, seq: int, *, oldest: bool = False) -> None:
         """Go on at ``seq``; with ``oldest``, whatever was overwritten before it is no gap."""
         if self._options["hold"]:
-            self._take_over(self.log._storage.take_hold(self.log, seq))
+            least = min(seq, self.committed)  # writers leave alone what is not committed
+            self._take_over(self.log._storage.take_hold(self.log, least))
         durable, check = self._options["durable"], self._options["check"]
         self._go_to(
             reader_of(

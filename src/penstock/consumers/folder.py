@@ -7,6 +7,7 @@ Of a segmented log it is ``consumers`` in the log's directory; of the ring ``NAM
 from __future__ import annotations
 
 import os
+import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -49,10 +50,10 @@ def check_name(name: object) -> str:
         raise Usage(
             f"the name of a consumer must be valid Unicode, got {name!r}: {error}"
         ) from None
-    if not raw or text.startswith(".") or "/" in text or any(c < " " or c == "\x7f" for c in text):
+    if not text.strip() or text.startswith(".") or any(map(_is_odd, text)):
         raise Usage(
-            "the name of a consumer must have a letter, must not begin with a dot, and must have "
-            f"no slash or control character, got {name!r}"
+            "the name of a consumer must not be empty or begin with a dot, and must have no slash, "
+            f"line break or control character, got {name!r}"
         )
     if len(raw) > L.CONSUMER_NAME_BYTES_MAX:
         raise Usage(
@@ -60,6 +61,11 @@ def check_name(name: object) -> str:
             f"UTF-8, got {len(raw)}"
         )
     return text
+
+
+def _is_odd(char: str) -> bool:
+    """Whether a file's name, or a line of a listing, cannot have it."""
+    return char == "/" or unicodedata.category(char) in ("Cc", "Zl", "Zp")
 
 
 def open_folder(home: Name | Directory) -> Directory | None:

@@ -118,6 +118,7 @@ class _Opener:
     def own(self) -> tuple[int, Name, bool]:
         """A descriptor with the lock, the file's name, and whether it was made just now."""
         log = self._log
+        log._storage.check_there(log)  # else a folder would be made where the log was
         mode = log.settings.dir_mode
         folder = folders.make_folder(log._storage.home, mode)
         path = folder.file(self._name)

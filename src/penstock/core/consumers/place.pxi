@@ -168,6 +168,8 @@ cdef class ConsumerCore:
     cdef uint32_t fork        # the process that has it; 0: it is closed
     cdef uint64_t stored_ns   # when the place was last stored
     cdef uint64_t moved_ns    # when what is committed last moved on
+    cdef readonly bint _busy    # a call is under way that moves the reader
+    cdef public bint _sought    # it was told to seek, and that is not committed yet
     cdef public bint _stepping  # a step of `into` or `track` is under way, and commits when it ends
     cdef public object timeout
     cdef object owed          # what interrupted a call that had events to hand out first; or None
@@ -246,6 +248,11 @@ cdef class ConsumerCore:
         if file is not None:
             file.close()
 
+    cdef object busy_error(self):
+        return Usage(
+            f"{self.log.path}: another call of the consumer {self.name!r} is under way, in another thread or below "
+            "this one; a consumer is for one thread at a time: give each its own")
+
     cdef inline int check_here(self) except -1:
         """Raise if it is closed, or if this is a child of the process that opened it."""
         if self.fork != psk_fork_generation:
@@ -275,7 +282,7 @@ cdef class ConsumerCore:
         if self.hold is not None and ring is not None:
             if hint and not ring.is_replaced():
                 self.hold.move(hint)
-            elif after > self.began:
+            elif after >= self.began:
                 self.hold.move(ring.file.position_from(self.log, after))
         return 0
 
@@ -285,13 +292,21 @@ cdef class ConsumerCore:
     def __next__(self):
         cdef Reader r = self.reader
         cdef Event event
+        cdef int64_t deadline
         if self.fork != psk_fork_generation:
             raise self._closed_error()
+        if self._busy:
+            raise self.busy_error()
         if self.auto_ns >= 0:
             self.pass_on()
         event = r.cursor.quick_step()
         if event is None:
-            event = self.await_event(-1 if self.timeout is None else deadline_after(self.timeout))
+            deadline = -1 if self.timeout is None else deadline_after(self.timeout)
+            self._busy = True
+            try:
+                event = self.await_event(deadline)
+            finally:
+                self._busy = False
             if event is None:
                 raise StopIteration
         self.outstanding = True
@@ -348,7 +363,10 @@ cdef class ConsumerCore:
         cdef int64_t deadline = deadline_after(timeout)
         cdef Reader r
         self.check_here()
+        if self._busy:
+            raise self.busy_error()
         r = self.reader
+        self._busy = True
         try:
             while not r.wait_until(self.wake_at(deadline)):
                 self.check_here()
@@ -359,24 +377,35 @@ cdef class ConsumerCore:
             if self.file is None:
                 raise self._closed_error() from None
             raise
+        finally:
+            self._busy = False
         return True
 
     cdef list collect(self, uint64_t count, int64_t deadline):
-        """Up to ``count`` events, the first of which may come until ``deadline``.
+        """Up to ``count`` events, the first of which may come until ``deadline``."""
+        self.check_here()
+        if self._busy:
+            raise self.busy_error()
+        self._busy = True
+        try:
+            if self.auto_ns >= 0:
+                self.pass_on()
+            if self.owed is not None:
+                self.pay()
+            return self.gather(count, deadline)
+        finally:
+            self._busy = False
+
+    cdef list gather(self, uint64_t count, int64_t deadline):
+        """Likewise.
 
         What was found is handed out before an error is raised: the next call meets that again. What
         is no error, such as Ctrl-C, would not come again, so it is kept for the next call.
         """
         cdef list events = []
         cdef Event event
-        cdef Reader r
+        cdef Reader r = self.reader
         cdef uint64_t before
-        self.check_here()
-        r = self.reader
-        if self.auto_ns >= 0:
-            self.pass_on()
-        if self.owed is not None:
-            self.pay()
         while <uint64_t>len(events) < count:
             event = r.cursor.quick_step()
             if event is None:
@@ -446,9 +475,9 @@ cdef class ConsumerCore:
     cdef int idle(self) except -1:
         """There is nothing to hand out: say that it lives; what matched nothing is done with."""
         cdef uint64_t next = self.reader.cursor.next
-        if self.auto_ns >= 0 and self.outstanding:
+        if self.auto_ns >= 0 and (self.outstanding or self._sought):
             self.commit_if_due()
-        if not self.outstanding:
+        if not self.outstanding and not self._sought:
             if next != psk_get64(self.file.slot + PSK_PLACE_NEXT) or self.is_heartbeat_due():
                 self.put(next, False)
         elif self.is_heartbeat_due():
@@ -471,6 +500,7 @@ cdef class ConsumerCore:
 
     cdef int commit_if_due(self) except -1:
         if self.is_due(self.moved_ns, <uint64_t>self.auto_ns):
+            self._sought = False
             if self.passed != psk_get64(self.file.slot + PSK_PLACE_NEXT):
                 self.put(self.passed, False)
         return 0
@@ -508,6 +538,7 @@ cdef class ConsumerCore:
                 raise Usage(
                     f"{self.file.path}: seq must be {self.began - 1} or more, got {seq}; this consumer began with "
                     f"seq {self.began}: seek() goes back")
+        self._sought = False
         if not durable:
             self.put(after, False)
             return
