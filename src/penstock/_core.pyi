@@ -11,7 +11,7 @@ from penstock.event import ArrowData, Buffer, Headers
 from penstock.handle.handle import Handle
 from penstock.handle.producers import News
 from penstock.reading.aio import AsyncReader
-from penstock.times import Time
+from penstock.times import Due, Span, Time
 
 # What reading gives: the schema's type, and Any for a log without one.
 _T_co = TypeVar("_T_co", default=Any, covariant=True)
@@ -104,6 +104,14 @@ class Event(Generic[_T_co]):
     def data(self) -> _T_co | _MaybeNone: ...
     @property
     def tags(self) -> tuple[str, ...]: ...
+    @property
+    def not_before(self) -> int | None: ...
+    @property
+    def not_before_time(self) -> datetime | None: ...
+    @property
+    def expires(self) -> int | None: ...
+    @property
+    def expires_time(self) -> datetime | None: ...
     @overload
     def header(self, name: str, default: None = None) -> bytes | None: ...
     @overload
@@ -371,6 +379,7 @@ class Calls:
         sync: Callable[[Handle, int, int, float | None], None],
         produced: Callable[[Handle, bytes, int], tuple[range | None, int]],
         codec_name: Callable[[Handle], str],
+        ttl_ns: Callable[[Handle], int | None],
         next_seq: Callable[[Handle], int],
         durable_seq: Callable[[Handle], int],
         closed_error: Callable[[Handle], PenstockError],
@@ -392,6 +401,7 @@ class Calls:
         segment_after: Callable[[int], SegmentMap | None],
         segment_below: Callable[[int], SegmentMap | None],
         lowest_base: Callable[[Handle], int],
+        first_appended: Callable[[int], int],
     ) -> None: ...
 
 class HandleCore:
@@ -472,6 +482,8 @@ class LogCore(HandleCore):
         time: object,
         codec: str | None,
         tags: object,
+        not_before: object,
+        ttl: object,
     ) -> Iterator[Gathered]: ...
     def _frame_bytes(self, rows: Given) -> int: ...
     def _write_ending(
@@ -498,6 +510,8 @@ class LogCore(HandleCore):
         timeout: float | None = None,
         codec: str | None = None,
         tags: Iterable[str] | None = None,
+        not_before: Due | None = None,
+        ttl: Span | None = None,
     ) -> int: ...
     def extend(
         self,
@@ -514,6 +528,8 @@ class LogCore(HandleCore):
         timeout: float | None = None,
         codec: str | None = None,
         tags: Iterable[str] | None = None,
+        not_before: Due | None = None,
+        ttl: Span | None = None,
     ) -> range: ...
     def _intake(
         self,
@@ -525,6 +541,8 @@ class LogCore(HandleCore):
         time: object,
         codec: str | None,
         tags: object,
+        not_before: object,
+        ttl: object,
     ) -> Intake: ...
     @overload
     def __getitem__(self, seq: SupportsIndex, /) -> Event[Any]: ...

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from penstock._core import Event
-from penstock.times import Time
+from penstock.times import Due, Span, Time
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 Headers: TypeAlias = "Mapping[str, Buffer | None] | Iterable[tuple[str, Buffer | None]]"
@@ -37,6 +37,8 @@ class Entry(NamedTuple):
     headers: Headers | None = None
     time: Time | None = None
     tags: Iterable[str] | None = None
+    not_before: Due | None = None
+    ttl: Span | None = None
 
 
 __all__ = ["ArrowData", "Buffer", "Entry", "Event", "Headers"]

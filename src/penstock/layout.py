@@ -228,6 +228,9 @@ NO_KEY = 0xFFFF
 NULL_HEADER = 0xFFFF
 CODEC_NAME = b"penstock.codec"  # header: the codec of an event, if it is not the log's
 TAG_NAME = b"penstock.tag"  # header, one for each tag
+NOT_BEFORE_NAME = b"penstock.not_before"  # header: when groups may have the event
+TTL_NAME = b"penstock.ttl"  # header, the first one: how long the event lives, from its append on
+MARK_BYTES = 8  # of the value of either: nanoseconds, a u64
 
 KINDS = Numbers("KIND_")
 KIND_DATA = KINDS.add(1, "data", "an event")

@@ -21,7 +21,7 @@ from penstock.stats import Stats, collect
 from penstock.steward import Steward
 from penstock.system import files
 from penstock.system.needs import loading
-from penstock.times import Time
+from penstock.times import Due, Span, Time
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -317,6 +317,8 @@ class Log(Handle, Generic[T]):
         progress: Callable[[int], None] | None = None,
         codec: str | None = None,
         tags: Iterable[str] | None = None,
+        not_before: Due | None = None,
+        ttl: Span | None = None,
     ) -> range:
         """Append any amount of events as one atomic unit and return their seqs as a range.
 
@@ -337,7 +339,15 @@ class Log(Handle, Generic[T]):
         return load_into(
             self,
             values,
-            {"key": key, "topic": topic, "headers": headers, "time": time, "tags": tags},
+            {
+                "key": key,
+                "topic": topic,
+                "headers": headers,
+                "time": time,
+                "tags": tags,
+                "not_before": not_before,
+                "ttl": ttl,
+            },
             value=value,
             expect=expect,
             producer=producer,
@@ -382,11 +392,14 @@ class Log(Handle, Generic[T]):
         file_mode: int | None = None,
         when_full: WhenFull | None = None,
         codec: str | None = None,
+        ttl: Span | None = None,
     ) -> Settings:
         """Change settings of the log, for every process; returns them all.
 
         What is not given stays as it is. ``segment_size`` is for a log of segments, ``when_full``
         for a ring. The ``codec`` of a log never changes, so only the same one can be given.
+        A ``ttl`` applies to the events that the log has, too; 0 lets them live for ever. Readers
+        obey it from the next segment, lap or change of settings that they come to.
 
         >>> log = penstock.open(path)
         >>> log.configure(segment_size="1MiB").segment_size
@@ -397,6 +410,7 @@ class Log(Handle, Generic[T]):
             "file_mode": file_mode,
             "when_full": when_full,
             "codec": codec,
+            "ttl": ttl,
         }
         changes = {name: value for name, value in given.items() if value is not None}
         now = self.settings
@@ -680,6 +694,8 @@ class Log(Handle, Generic[T]):
         timeout: float | None = None,
         codec: str | None = None,
         tags: Iterable[str] | None = None,
+        not_before: Due | None = None,
+        ttl: Span | None = None,
     ) -> int:
         """`append` for asyncio: if it must wait, a thread of the loop's executor does it.
 
@@ -707,6 +723,8 @@ class Log(Handle, Generic[T]):
             producer=producer,
             codec=codec,
             tags=tags,
+            not_before=not_before,
+            ttl=ttl,
         )
 
     async def await_event(

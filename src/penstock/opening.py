@@ -31,6 +31,7 @@ from penstock.segments.check.verify import verify as verify_segments
 from penstock.segments.storage import SegmentStorage
 from penstock.settings import Options, Settings, WhenFull, parse_size
 from penstock.system import files
+from penstock.times import Span
 
 OPEN_TIMEOUT = 10.0
 FOR_EVER = 1e9  # seconds
@@ -56,12 +57,13 @@ def open(
     segment_size: int | str | None = None,
     file_mode: int | None = None,
     when_full: WhenFull | None = None,
+    ttl: Span | None = None,
 ) -> Log[T]:
     """Open the log at ``path``, or create one there: a segmented log, or a ring if it has a size.
 
     What describes the log itself (``codec``, ``ring``, ``index``, ``segment_size``, ``file_mode``,
-    ``when_full``) is used when the log is created. For an existing log it must equal what the
-    log has, else it is `Usage`: to change it, call `Log.configure` or `Log.resize`.
+    ``when_full``, ``ttl``) is used when the log is created. For an existing log it must equal what
+    the log has, else it is `Usage`: to change it, call `Log.configure` or `Log.resize`.
 
     Parameters
     ----------
@@ -100,6 +102,8 @@ def open(
         Permission bits of the log's files; 0o600 by default.
     when_full : {"drop", "block", "error"}, optional
         For a ring: what to do if there is no room for an append. See `Settings`.
+    ttl : float or timedelta, optional
+        How many seconds events live; 0, the default, for ever. See `Settings`.
 
     >>> log = penstock.open(path, segment_size="1MiB")
     >>> log.append(b"hello")
@@ -124,6 +128,7 @@ def open(
             "file_mode": file_mode,
             "when_full": when_full,
             "codec": codec,
+            "ttl": ttl,
         },
     )
     create = mode == "rw" if create is None else create
@@ -348,6 +353,7 @@ def create(
     segment_size: int | str | None = None,
     file_mode: int | None = None,
     when_full: WhenFull | None = None,
+    ttl: Span | None = None,
 ) -> Log[T]:
     """Create a log at ``path``, where there must be none, and open it.
 
@@ -379,6 +385,7 @@ def create(
         segment_size=segment_size,
         file_mode=file_mode,
         when_full=when_full,
+        ttl=ttl,
     )
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict, dataclass, fields, replace
+from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 
 from penstock import layout
 from penstock.arguments import check_choice
 from penstock.errors import Corrupt, TooLarge, UnsupportedVersion, Usage, WrongType
+from penstock.times import span_ns
 
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 _SIZE = re.compile(r"\s*(\d+)\s*([A-Za-z]*)\s*")
@@ -72,12 +74,16 @@ class Settings:
         "block" waits for readers with a hold (`Log.follow` with ``hold``) and drops what they have
         read. "error" raises `Full` where "block" would wait, and also if there is no such reader:
         only what was read is dropped.
+    ttl : float
+        How many seconds an event lives, counted from its append; 0 for ever. Older events are not
+        returned by any reader. An event whose own ``ttl`` is shorter lives for that.
     """
 
     segment_size: int = layout.SEGMENT_BYTES_DEFAULT
     file_mode: int = 0o600
     codec: str = BYTES
     when_full: WhenFull = "drop"
+    ttl: float = 0
 
     def __post_init__(self) -> None:
         for name in ("segment_size", "file_mode"):
@@ -97,11 +103,20 @@ class Settings:
             )
         check_codec_name(self.codec)
         check_choice(self.when_full, "when_full", "drop", "block", "error")
+        if isinstance(self.ttl, bool) or not isinstance(self.ttl, int | float):
+            raise WrongType(f"ttl must be a number of seconds, got {type(self.ttl).__name__}")
+        if self.ttl:
+            span_ns(self.ttl, "ttl")
 
     @property
     def dir_mode(self) -> int:
         """The directory's permission bits: file_mode, with x wherever there is r."""
         return self.file_mode | (self.file_mode & 0o444) >> 2
+
+    @property
+    def ttl_ns(self) -> int:
+        """``ttl`` in nanoseconds; 0 for ever."""
+        return span_ns(self.ttl, "ttl") if self.ttl else 0
 
     def changed(self, **changes: Any) -> Settings:
         """A copy of these settings with some of them changed, checked."""
@@ -111,6 +126,8 @@ class Settings:
                 raise Usage(f"a setting must be one of {', '.join(sorted(known))}, got {name!r}")
             if name == "segment_size":
                 changes[name] = parse_size(value, name)
+            elif name == "ttl" and isinstance(value, timedelta):
+                changes[name] = span_ns(value, name) / 1e9 if value else 0
         return replace(self, **changes)
 
     def to_json(self) -> bytes:
@@ -120,6 +137,8 @@ class Settings:
             del said["codec"]
         if self.when_full == "drop":
             del said["when_full"]
+        if not self.ttl:
+            del said["ttl"]
         data = json.dumps(said, sort_keys=True, separators=(",", ":")).encode()
         if len(data) > layout.SETTINGS_BYTES_MAX:
             raise TooLarge(

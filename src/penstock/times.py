@@ -15,9 +15,11 @@ from typing import Any, SupportsIndex, TypeAlias, cast
 from penstock._core import Ns, now_ns
 from penstock.errors import Usage, WrongType
 
-__all__ = ["NS_MAX", "Ns", "Time", "to_ns"]
+__all__ = ["NS_MAX", "Due", "Ns", "Span", "Time", "due_ns", "span_ns", "to_ns"]
 
 Time: TypeAlias = "SupportsIndex | str | dt.datetime | dt.date | dt.timedelta"
+Due: TypeAlias = Time  # a time to come; a timedelta counts forward from now
+Span: TypeAlias = "float | dt.timedelta"  # seconds
 
 NS_MAX = (1 << 63) - 1
 _1970 = dt.datetime(1970, 1, 1)
@@ -83,6 +85,43 @@ def to_ns(value: Time, what: str = "time") -> Ns:
     return Ns(ns)
 
 
+def due_ns(value: Due, what: str) -> Ns:
+    """`to_ns` for a time to come: here a timedelta counts forward from now.
+
+    >>> due_ns(dt.timedelta(minutes=10), "not_before") > to_ns("+9m59s")
+    True
+    """
+    if not isinstance(value, dt.timedelta):
+        return to_ns(value, what)
+    ns = now_ns() + _whole_ns(value)
+    if not 0 <= ns <= NS_MAX:
+        raise Usage(f"{what} must lie within {_RANGE}, got {value!r} from now")
+    return Ns(ns)
+
+
+def span_ns(value: Span, what: str) -> int:
+    """Nanoseconds of a span of time above zero: a number of seconds, or a timedelta.
+
+    >>> span_ns(1.5, "ttl")
+    1500000000
+    """
+    if isinstance(value, dt.timedelta):
+        ns = _whole_ns(value)
+    elif isinstance(value, bool) or not isinstance(value, int | float):
+        raise WrongType(
+            f"{what} must be a number of seconds or a timedelta, got {type(value).__name__}"
+        )
+    elif isinstance(value, float) and not -1e12 < value < 1e12:  # nor infinite, nor not a number
+        ns = -1
+    else:
+        ns = value * 1_000_000_000 if isinstance(value, int) else round(value * 1e9)
+    if not 0 < ns <= NS_MAX:
+        raise Usage(
+            f"{what} must be above 0 and at most {NS_MAX // 1_000_000_000} seconds, got {value!r}"
+        )
+    return ns
+
+
 def _check_unit(number: int, what: str) -> None:
     """Refuse a number that is more likely a time in another unit."""
     if number < _LEAST_LIKELY:
@@ -110,9 +149,14 @@ def _delta_ns(value: dt.timedelta, what: str) -> int:
             f"{what} counts from now, so a timedelta must not be above zero, got {value!r}; give "
             f"-timedelta(...) for the past, and text like '+1h' for what is to come"
         )
+    return now_ns() + _whole_ns(value)
+
+
+def _whole_ns(value: dt.timedelta) -> int:
+    """The nanoseconds of a timedelta."""
     below_us = cast(int, getattr(value, "nanoseconds", 0))  # a pandas.Timedelta
     whole = (value.days * 86_400 + value.seconds) * 1_000_000_000 + value.microseconds * 1000
-    return now_ns() + whole + below_us
+    return whole + below_us
 
 
 def _relative_ns(text: str) -> int | None:

@@ -22,7 +22,7 @@ from penstock import _core
 from penstock._core import Event, LogCore
 from penstock.errors import Conflict, Usage, WrongType
 from penstock.event import Buffer, Entry, Headers
-from penstock.times import Time
+from penstock.times import Due, Span, Time
 
 if TYPE_CHECKING:
     from penstock.consumers.consumer import Consumer
@@ -50,13 +50,23 @@ class ConsumerStep:
         headers: Headers | None = None,
         time: Time | None = None,
         tags: Iterable[str] | None = None,
+        not_before: Due | None = None,
+        ttl: Span | None = None,
     ) -> None:
         """Add one result, as for `Log.append`; it gets its seq when the step ends."""
         self._check_open()
         if not isinstance(value, Event):
-            self._entries.append(Entry(value, key, topic, headers, time, tags))
+            self._entries.append(Entry(value, key, topic, headers, time, tags, not_before, ttl))
             return
-        rest = {"key": key, "topic": topic, "headers": headers, "time": time, "tags": tags}
+        rest = {
+            "key": key,
+            "topic": topic,
+            "headers": headers,
+            "time": time,
+            "tags": tags,
+            "not_before": not_before,
+            "ttl": ttl,
+        }
         for name, given in rest.items():
             if given is not None:
                 raise Usage(f"{name} is given twice: the Event has its own; leave {name}= out")

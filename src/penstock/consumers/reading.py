@@ -33,7 +33,8 @@ class Lag:
     """How far a consumer is behind: what it has yet to be handed, of the events that it wants.
 
     ``bytes`` is what they take in the log; without a filter, with the few entries of the log's own
-    among them. ``seconds`` is the age of the oldest, by the time when the log took it.
+    among them. ``seconds`` is the age of the oldest, by the time when the log took it. Expired
+    events before the oldest do not count; later ones do, unless the consumer has a filter.
     """
 
     events: int
@@ -51,11 +52,14 @@ def measure(log: Log[Any], at: int, wants: Filter) -> Lag:
         events, nbytes, since = _core.count_events(reader_of(log, at, wants, stop=end))
         return Lag(events, nbytes, _age(since) if events else 0.0)
     oldest = next(reader_of(log, at, wants, stop=end), None)
+    if oldest is None:  # all of them have expired, or are damaged
+        return Lag(0, 0, 0.0)
+    at = oldest.seq
     nbytes = sum(span.nbytes for span in spans(log, at, end))
     block = log._storage.block_start(log, at)
     if block < at:  # which the first span counts from
         nbytes -= _core.count_events(reader_of(log, block, wants, stop=at))[1]
-    return Lag(end - at, nbytes, 0.0 if oldest is None else _age(oldest.append_ns))
+    return Lag(end - at, nbytes, _age(oldest.append_ns))
 
 
 def _age(ns: int) -> float:

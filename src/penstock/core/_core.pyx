@@ -56,6 +56,7 @@ from penstock.errors import (
     Full,
     Gap,
     Internal,
+    NotFound,
     PenstockError,
     Poisoned,
     TooLarge,
@@ -412,6 +413,7 @@ cdef object stays_here(object what):
 include "values/seqs.pxi"
 include "frame.pxi"
 include "values/codec.pxi"
+include "values/marks.pxi"
 include "held.pxi"
 include "control.pxi"
 include "segments/segment.pxi"

@@ -11,18 +11,19 @@ cdef class Calls:
 
     # Of the handle itself.
     cdef object after_fork, look_again, become_writer, look_ahead, sync_due, sync, produced
-    cdef object codec_name, next_seq, durable_seq
+    cdef object codec_name, ttl_ns, next_seq, durable_seq
     cdef object closed_error, gone_error, poisoned_error, no_such_seq, other_item
     # Of its storage.
     cdef object check_there, make_ready, make_ready_to_configure, roll_for, confirm, take_hold
     cdef object too_large_error, full_error
     cdef object segment_for, segment_at, segment_before, segment_after, segment_below, lowest_base
+    cdef object first_appended
 
     def __init__(
-        self, *, after_fork, look_again, become_writer, look_ahead, sync_due, sync, produced, codec_name,
+        self, *, after_fork, look_again, become_writer, look_ahead, sync_due, sync, produced, codec_name, ttl_ns,
         next_seq, durable_seq, closed_error, gone_error, poisoned_error, no_such_seq, other_item, check_there,
         make_ready, make_ready_to_configure, roll_for, confirm, take_hold, too_large_error, full_error, segment_for, segment_at,
-        segment_before, segment_after, segment_below, lowest_base,
+        segment_before, segment_after, segment_below, lowest_base, first_appended,
     ):
         self.after_fork = after_fork
         self.look_again = look_again
@@ -32,6 +33,7 @@ cdef class Calls:
         self.sync = sync
         self.produced = produced
         self.codec_name = codec_name
+        self.ttl_ns = ttl_ns
         self.next_seq = next_seq
         self.durable_seq = durable_seq
         self.closed_error = closed_error
@@ -53,6 +55,7 @@ cdef class Calls:
         self.segment_after = segment_after
         self.segment_below = segment_below
         self.lowest_base = lowest_base
+        self.first_appended = first_appended
 
     def __reduce__(self):
         raise stays_here(self)

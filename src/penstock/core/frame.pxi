@@ -186,6 +186,36 @@ cdef inline const char *frame_topic(const char *p) noexcept nogil:
     return p + PSK_FRAME_HEADER_BYTES
 
 
+cdef enum:
+    TTL_MARK_BYTES = 24  # of the header that limits the life of an event, which is its first one
+    TTL_NAME_BYTES = 12
+
+
+cdef inline bint leads_with_ttl(const char *headers, uint32_t nbytes) noexcept nogil:
+    """Whether headers begin with the one that limits the life of their event."""
+    return (
+        nbytes >= TTL_MARK_BYTES
+        and psk_get32(headers) == (TTL_NAME_BYTES | <uint32_t>PSK_MARK_BYTES << 16)
+        and memcmp(headers + PSK_EVENT_HEADER_BYTES, PSK_TTL_NAME, TTL_NAME_BYTES) == 0
+    )
+
+
+cdef inline uint64_t frame_ttl(const char *p) noexcept nogil:
+    """How many nanoseconds an event lives; U64_MAX without a limit of its own."""
+    cdef const char *headers = frame_topic(p) + psk_get16(p + PSK_FRAME_TOPIC_LEN)
+    if not leads_with_ttl(headers, psk_get16(p + PSK_FRAME_HEADERS_LEN)):
+        return U64_MAX
+    return psk_get64(headers + TTL_MARK_BYTES - PSK_MARK_BYTES)
+
+
+cdef bint frame_expired(const char *p, uint64_t log_ttl, uint64_t now) noexcept nogil:
+    """Whether the life of an event is over; ``log_ttl`` limits that of every event of its log, 0: not."""
+    cdef uint64_t ttl = frame_ttl(p), born = psk_get64(p + PSK_FRAME_APPEND_NS)
+    if log_ttl and log_ttl < ttl:
+        ttl = log_ttl
+    return born <= now and now - born >= ttl
+
+
 cdef bint frame_has_tags(const char *p, const char *tags, uint32_t tags_len) noexcept nogil:
     """Whether the frame has every header in ``tags``, a result of `encode_tags`.
 
@@ -421,6 +451,30 @@ cdef class Event:
         return tags_of(self)
 
     @property
+    def not_before(self):
+        """From when on groups hand the event out, in nanoseconds since 1970; None: at once."""
+        return not_before_of(self.p)
+
+    @property
+    def not_before_time(self):
+        """``not_before`` as an aware datetime, or None."""
+        return moment(not_before_of(self.p))
+
+    @property
+    def expires(self):
+        """When its own ``ttl`` ends: the time of its append plus that, in nanoseconds since 1970; or None.
+
+        A ``ttl`` of the log, which may end its life sooner, does not count.
+        """
+        cdef uint64_t ttl = frame_ttl(self.p), born = psk_get64(self.p + PSK_FRAME_APPEND_NS)
+        return None if ttl == U64_MAX else min(born, U64_MAX - ttl) + ttl
+
+    @property
+    def expires_time(self):
+        """``expires`` as an aware datetime, or None."""
+        return moment(self.expires)
+
+    @property
     def deletes(self):
         """Whether the event deletes its key."""
         return self.p[PSK_FRAME_KIND] == PSK_KIND_DELETE
@@ -550,7 +604,7 @@ cdef bytes pack_headers(object headers, bint users=False):
             if users and name.startswith("penstock."):
                 raise Usage(
                     f"header {name[:80]!r} must not begin with 'penstock.', which is reserved for Penstock: "
-                    "use tags= or codec=, or give the event itself to append it again")
+                    "use tags=, codec=, not_before= or ttl=, or give the event itself to append it again")
             if value is not None and not isinstance(value, (bytes, bytearray, memoryview)):
                 raise WrongType(
                     f"the value of header {name!r} must be bytes or None, got {type(value).__name__}"

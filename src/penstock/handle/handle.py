@@ -18,6 +18,7 @@ from penstock.data import codecs
 from penstock.errors import (
     Busy,
     Closed,
+    Corrupt,
     Gone,
     NotFound,
     PenstockError,
@@ -408,6 +409,21 @@ class Handle(LogCore):
         """The log's codec, which never changes."""
         return self.settings.codec
 
+    def _ttl_ns(self) -> int | None:
+        """How long events of the log live, 0 for ever; None if it cannot be told just now.
+
+        A log whose settings cannot be read stays readable, as if it had none; verify reports them.
+        """
+        self._ensure_open()
+        attached, static = self._ctl, self._storage.static
+        try:
+            if attached is not None:
+                found = self._storage.settings_seen(self, attached)
+                return None if found is None else found.ttl_ns
+            return 0 if static is None else static.settings.ttl_ns
+        except Corrupt:
+            return 0
+
     def _next_seq(self) -> int:
         self._ensure_open()
         attached = self._ctl
@@ -471,6 +487,7 @@ def _calls(kind: type[Handle], storage: Storage) -> Calls:
         sync=Handle._sync,
         produced=Handle._produced,
         codec_name=Handle._codec_name,
+        ttl_ns=Handle._ttl_ns,
         next_seq=Handle._next_seq,
         durable_seq=Handle._durable_seq,
         closed_error=Handle._closed_error,
@@ -492,6 +509,7 @@ def _calls(kind: type[Handle], storage: Storage) -> Calls:
         segment_after=storage.segment_after,
         segment_below=storage.segment_below,
         lowest_base=storage.lowest_base,
+        first_appended=storage.first_appended,
     )
 
 

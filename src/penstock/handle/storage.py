@@ -197,6 +197,9 @@ class Writing(Protocol):
     def settings(self, handle: Handle, attached: Control) -> Settings:
         """The log's settings, found through live control."""
 
+    def settings_seen(self, handle: Handle, attached: Control) -> Settings | None:
+        """The same without waiting; None while their frame is being overwritten."""
+
     def append_settings(self, handle: Handle, settings: Settings) -> None:
         """Append other settings."""
 
@@ -251,6 +254,9 @@ class Finding(Protocol):
 
     def first_seq_since(self, handle: Handle, since_ns: int) -> int:
         """A seq with no event of that time or later before it, as high as can be found quickly."""
+
+    def first_appended(self, since_ns: int) -> int:
+        """A seq with no event appended at that time or later before it, as high as known."""
 
     def seq_past(self, handle: Handle, until_ns: int, end: int) -> int:
         """A seq from which on all events have that time or later, or ``end``; as low as can be

@@ -239,6 +239,9 @@ class RingStorage:
     def settings(self, handle: Handle, attached: Control) -> Settings:
         return state.settings(handle, self, attached)
 
+    def settings_seen(self, handle: Handle, attached: Control) -> Settings | None:
+        return state.read_settings(handle, self, attached)
+
     def append_settings(self, handle: Handle, settings: Settings) -> None:
         resize.append_settings(handle, self, settings)
 
@@ -309,6 +312,10 @@ class RingStorage:
     def why_missing(self, seq: int) -> PenstockError | None:
         """No file can be missing."""
         return None
+
+    def first_appended(self, since_ns: int) -> int:
+        """A ring has no index of times; it is one file, whose oldest events go by themselves."""
+        return 1
 
     def first_seq_since(self, handle: Handle, since_ns: int) -> int:
         """By halving, if times never went back."""

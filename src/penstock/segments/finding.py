@@ -47,6 +47,12 @@ def first_seq_since(store: Store, since_ns: int) -> int:
     return 1 if m is not None and m.prior_event_max_ns >= since_ns else found
 
 
+def first_appended(store: Store, since_ns: int) -> int:
+    """Base of the first segment that can hold an event appended at that time or later."""
+    found = store.first_where(lambda m: m.summary is None or m.summary.last_append_ns >= since_ns)
+    return found or 1
+
+
 def cuts(store: Store, start: int, stop: int) -> list[int]:
     """The base seqs of segments between the two."""
     bases = store.bases(fresh=True)

@@ -215,6 +215,9 @@ class SegmentStorage:
     def settings(self, handle: Handle, attached: Control) -> Settings:
         return state.settings(handle, self, attached)
 
+    def settings_seen(self, handle: Handle, attached: Control) -> Settings | None:
+        return state.settings(handle, self, attached)
+
     def append_settings(self, handle: Handle, settings: Settings) -> None:
         """Append a frame with other settings."""
         handle._append_settings(settings.to_json())
@@ -270,6 +273,9 @@ class SegmentStorage:
 
     def first_seq_since(self, handle: Handle, since_ns: int) -> int:
         return finding.first_seq_since(self.store, since_ns)
+
+    def first_appended(self, since_ns: int) -> int:
+        return finding.first_appended(self.store, since_ns)
 
     def seq_past(self, handle: Handle, until_ns: int, end: int) -> int:
         """Base of the first segment after all events before ``until_ns``, if times never fell."""

@@ -45,6 +45,8 @@ cdef class LogCore(HandleCore):
     cdef uint64_t produced_pos     # the newest of their frames
     cdef uint64_t produced_base    # the frame after which all are remembered
     cdef uint64_t produced_order, produced_told
+    cdef uint64_t ttl_known, ttl_at    # the log's ttl, and what control said about its settings then
+    cdef Control ttl_in
 
     def __cinit__(self, *args, **kwargs):
         self.filler = NULL
@@ -52,6 +54,7 @@ cdef class LogCore(HandleCore):
         self._sync_next = U64_MAX
         self._recent = []
         self._coder = Coder()
+        self.ttl_at = U64_MAX
         self.produced = {}
 
     def __dealloc__(self):
@@ -435,7 +438,7 @@ cdef class LogCore(HandleCore):
 
     cdef int fill_one(
         self, Parts *p, list pins, object value, object key, object topic, object headers, object time,
-        object codec, object tags,
+        object codec, object tags, object not_before, object ttl,
     ) except -1:
         """Encode and check one event; not in ``append``, which must be short for plain bytes."""
         cdef Coder coder
@@ -445,15 +448,16 @@ cdef class LogCore(HandleCore):
             value = coder.to_bytes(value, self.path)
             pins.append(value)
             codec = None if coder is self._coder else coder.name
-        if codec is not None or tags is not None:
-            marks = marks_of(codec, tags)
-        return parts_fill(p, pins, value, key, topic, headers, time, marks)
+        if codec is not None or tags is not None or not_before is not None:
+            marks = marks_of(codec, not_before, tags)
+        return parts_fill(p, pins, value, key, topic, headers, time, marks, None if ttl is None else ttl_mark(ttl))
 
     append = quick_append()
 
     def _append_in_full(
         self, value, *, key=None, topic=None, headers=None, time=None, expect=None, producer=None,
-        bint durable=False, timeout=None, codec=None, tags=None,
+        bint durable=False, timeout=None, codec=None, tags=None, not_before=None,
+        ttl=None,
     ):
         """Append one event and return its seq.
 
@@ -486,6 +490,12 @@ cdef class LogCore(HandleCore):
             Encode this value with another codec than the log's; a header says so.
         tags : list of str, optional
             Words to select the event by; see `Log.read`.
+        not_before : int, datetime, str or timedelta, optional
+            Groups do not hand the event out before this time; "+10m" and a timedelta count from now.
+            Every other reader gets it at once, and its place in the log stays the same.
+        ttl : float or timedelta, optional
+            How many seconds the event lives, counted from its append. After that no reader returns
+            it, as if it were not there.
 
         >>> log = penstock.open(path)
         >>> log.append(b"hello", key=b"u1", topic="greetings", tags=["warm"])
@@ -498,9 +508,10 @@ cdef class LogCore(HandleCore):
         cdef uint64_t nbytes, seq
         if is_item(value):
             return self.append_item(
-                value, key, topic, headers, time, expect, producer, durable, timeout, codec, tags)
+                value, key, topic, headers, time, expect, producer, durable, timeout, codec, tags,
+                not_before, ttl)
         pins = []
-        self.fill_one(&p, pins, value, key, topic, headers, time, codec, tags)
+        self.fill_one(&p, pins, value, key, topic, headers, time, codec, tags, not_before, ttl)
         nbytes = parts_bytes(&p)
         if expect is None and producer is None:
             seq = self.append_parts(NULL, &p, NULL, 1, nbytes, timeout)
@@ -511,33 +522,36 @@ cdef class LogCore(HandleCore):
         return seq
 
     cdef object append_item(
-        self, item, key, topic, headers, time, expect, producer, bint durable, timeout, codec, tags
+        self, item, key, topic, headers, time, expect, producer, bint durable, timeout, codec, tags, not_before,
+        ttl,
     ):
         """Append an entry or an event of any log; an argument for a part that it has is refused."""
         cdef Gatherer gatherer
         refuse_twice(item, {
-            "key": key, "topic": topic, "headers": headers, "time": time, "codec": codec, "tags": tags})
-        gatherer = self.gatherer(key, topic, headers, time, codec, tags)
+            "key": key, "topic": topic, "headers": headers, "time": time, "codec": codec, "tags": tags,
+            "not_before": not_before, "ttl": ttl})
+        gatherer = self.gatherer(key, topic, headers, time, codec, tags, not_before, ttl)
         gatherer.single = True
         gatherer.begin(0)
         gatherer.add(item)
         return self.extend_given(gatherer.into, expect, producer, durable, timeout).start
 
-    cdef Gatherer gatherer(self, key, topic, headers, time, codec, tags):
+    cdef Gatherer gatherer(self, key, topic, headers, time, codec, tags, not_before, ttl):
         """The object that turns the items of a call into parts of frames."""
-        return Gatherer(self.path, self.coder_for(None), self.coder_for(codec), key, topic, headers, time, tags)
+        return Gatherer(
+            self.path, self.coder_for(None), self.coder_for(codec), key, topic, headers, time, tags, not_before, ttl)
 
     def extend(
         self, values, *, value=None, key=None, topic=None, headers=None, time=None, expect=None,
-        producer=None, bint durable=False, timeout=None, codec=None, tags=None,
+        producer=None, bint durable=False, timeout=None, codec=None, tags=None, not_before=None,
+        ttl=None,
     ):
         """Append many events as one atomic batch and return their seqs as a range.
 
         Readers see all of them or none, even if a process dies. Each item is a value, a
-        `penstock.Entry` with its own key, topic, headers, time or tags, or an event that was read
-        from any log; the keyword arguments apply to items without that part. A batch must fit one
+        `penstock.Entry` with its own key, topic and so on, or an event that was read from any log; the keyword arguments apply to items without that part. A batch must fit one
         segment; `Log.load` takes any amount.
-        ``expect``, ``producer``, ``durable``, ``timeout`` and ``codec`` are as for `append`.
+        The other arguments are as for `append`.
 
         Arrow data (a table of pyarrow, a frame of polars or pandas, or anything else with Arrow's C
         interface) is appended without an object per row. ``value``, ``key``,
@@ -560,14 +574,16 @@ cdef class LogCore(HandleCore):
             if isinstance(values, Given):
                 return self.extend_given(values, expect, producer, durable, timeout)
             if hasattr(values, "__arrow_c_stream__") or hasattr(values, "__arrow_c_array__"):
-                given = self._intake(values, value, key, topic, headers, time, codec, tags).all()
+                given = self._intake(
+                    values, value, key, topic, headers, time, codec, tags, not_before, ttl).all()
                 return self.extend_given(given, expect, producer, durable, timeout)
         if value is not None:
             raise Usage("value= names a column of Arrow data, but the values are not Arrow data")
         if listed and self._plain and codec is None:
             pins = []
             parts_fill(
-                &shared, pins, b"", key, topic, headers, time, None if tags is None else encode_tags(tags))
+                &shared, pins, b"", key, topic, headers, time, marks_of(None, not_before, tags),
+                None if ttl is None else ttl_mark(ttl))
             batch = Values.__new__(Values, INSIDE)
             if values and batch.take(values, parts_prefix(&shared)):
                 count = <uint64_t>len(batch.held)
@@ -579,7 +595,7 @@ cdef class LogCore(HandleCore):
                 if durable:
                     self.calls.sync(self, PSK_C_DURABLE_SEQ, first + count - 1, timeout)
                 return range(first, first + count)
-        gatherer = self.gatherer(key, topic, headers, time, codec, tags)
+        gatherer = self.gatherer(key, topic, headers, time, codec, tags, not_before, ttl)
         if not listed:
             refuse_one(values, "extend", gatherer.coder.encode is not None)
         gatherer.copies = not listed  # a generator may reuse the memory of one value for the next
@@ -587,13 +603,15 @@ cdef class LogCore(HandleCore):
         gatherer.add_all(tuple(values) if type(values) is list else values)
         return self.extend_given(gatherer.into, expect, producer, durable, timeout)
 
-    def _gathering(self, values, uint64_t room, uint64_t events_max, key, topic, headers, time, codec, tags):
+    def _gathering(
+        self, values, uint64_t room, uint64_t events_max, key, topic, headers, time, codec, tags, not_before, ttl
+    ):
         """Iterates over values, ready to be appended, in batches of at most ``room`` bytes or one event."""
-        cdef Gatherer gatherer = self.gatherer(key, topic, headers, time, codec, tags)
+        cdef Gatherer gatherer = self.gatherer(key, topic, headers, time, codec, tags, not_before, ttl)
         refuse_one(values, "load", gatherer.coder.encode is not None)
         return Gathering(gatherer, values, room, events_max)
 
-    def _intake(self, source, value, key, topic, headers, time, codec, tags):
+    def _intake(self, source, value, key, topic, headers, time, codec, tags, not_before, ttl):
         """Arrow data, prepared to be appended."""
         cdef Coder own = self.coder_for(None), coder
         scanned = getattr(source, "_values_codec", None) if codec is None and value is None else None
@@ -603,7 +621,8 @@ cdef class LogCore(HandleCore):
             coder = self.coder_for(codec)
         return Intake(
             source, self.path, own, coder, b"" if coder is own else codec_mark(coder.name),
-            b"" if tags is None else encode_tags(tags), value, key, topic, headers, time)
+            b"" if not_before is None else due_mark(not_before), b"" if tags is None else encode_tags(tags),
+            b"" if ttl is None else ttl_mark(ttl), value, key, topic, headers, time)
 
     cdef object extend_given(self, Given given, expect, producer, bint durable, timeout):
         """Append rows of Arrow data, or gathered items, as one atomic batch."""
@@ -702,6 +721,8 @@ cdef class LogCore(HandleCore):
         event = self.event_at(want)
         if event is None:
             raise self.calls.no_such_seq(self, want)
+        if self.is_over(event):
+            raise NotFound(f"{self.path}: the event with seq {want} has expired: its ttl is over")
         return event
 
     def __contains__(self, what):
@@ -713,14 +734,40 @@ cdef class LogCore(HandleCore):
         cdef Event event
         if isinstance(what, Event):
             event = self.event_at((<Event>what).seq)
-            return event is not None and event == what
+            return event is not None and event == what and not self.is_over(event)
         try:
-            return self.event_at(to_seq(what, "the operand of 'in'")) is not None
+            event = self.event_at(to_seq(what, "the operand of 'in'"))
+            return event is not None and not self.is_over(event)
         except WrongType:
             raise WrongType(
                 f"the operand of 'in' must be a seq or an Event, got {type(what).__name__}; "
                 "to look for a key or a value read the log") from None
 
+    cdef inline bint is_over(self, Event event) except -1:
+        """Whether an event of this log has expired."""
+        cdef uint64_t ttl = self.ttl_ns()
+        if ttl == 0 and psk_get16(event.p + PSK_FRAME_HEADERS_LEN) < TTL_MARK_BYTES:
+            return False
+        return frame_expired(event.p, ttl, psk_now_ns())
+
+    cdef inline uint64_t ttl_ns(self) except? 1:
+        """The log's ``ttl`` in nanoseconds, as it is now; 0 without one."""
+        cdef char *words = self.words_or_null()
+        cdef uint64_t at = psk_load64(words + PSK_C_SETTINGS_POS) if words != NULL else self._static_head
+        if at != self.ttl_at or self._control is not self.ttl_in:
+            self.learn_ttl(at)
+        return self.ttl_known
+
+    cdef int learn_ttl(self, uint64_t at) except -1:
+        """Control, or the end of the frames, says that the log's settings may have changed."""
+        cdef Control control = self._control
+        ttl = self.calls.ttl_ns(self)
+        if ttl is not None:  # else their frame is being overwritten, by one with the same settings
+            self.ttl_known = ttl
+            self.ttl_in = control
+            self.ttl_at = at
+        return 0
+
     cdef Event event_at(self, uint64_t want):
-        """The event ``want``; None if the log has none."""
+        """The event ``want``, expired or not; None if the log has none."""
         return self.finder.event_at(self, want) if want else None

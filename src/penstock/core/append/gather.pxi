@@ -66,7 +66,7 @@ cdef inline bint is_object(object value):
 
 
 cdef enum:
-    ENTRY_PARTS = 6
+    ENTRY_PARTS = 8
 
 
 cdef int refuse_twice(object item, dict given) except -1:
@@ -89,6 +89,10 @@ cdef int refuse_twice(object item, dict given) except -1:
                 has = own.users > 0
             elif name == "tags":
                 has = own.tags > 0
+            elif name == "not_before":
+                has = own.due > 0
+            elif name == "ttl":
+                has = own.ttl > 0
             elif name == "time":
                 has = event.p[PSK_FRAME_FLAGS] & PSK_FLAG_EVENT_TIME
             elif name == "codec":
@@ -170,7 +174,9 @@ cdef class Gathered(Given):
 cdef struct OwnHeaders:
     # Penstock's own headers among those of an event.
     uint32_t users           # bytes of the others
-    uint32_t tags            # bytes of its tags
+    uint32_t tags            # bytes of its tags,
+    uint32_t due             # of its time to wait for,
+    uint32_t ttl             # and of its time to live
     const char *codec        # NULL: none
     uint16_t codec_len
 
@@ -187,6 +193,10 @@ cdef bint look_at_headers(const char *at, uint32_t left, OwnHeaders *own) noexce
             return False
         if is_named(at, PSK_TAG_NAME, TAG_NAME_BYTES):
             own.tags += n
+        elif is_mark(at, PSK_NOT_BEFORE_NAME, NOT_BEFORE_NAME_BYTES):
+            own.due += n
+        elif is_mark(at, PSK_TTL_NAME, TTL_NAME_BYTES):
+            own.ttl += n
         elif is_named(at, PSK_CODEC_NAME, CODEC_NAME_BYTES) and psk_get16(at + PSK_EVENT_HEADER_VALUE_LEN) != PSK_NULL_HEADER:
             own.codec = at + PSK_EVENT_HEADER_BYTES + CODEC_NAME_BYTES
             own.codec_len = psk_get16(at + PSK_EVENT_HEADER_VALUE_LEN)
@@ -212,8 +222,10 @@ cdef class Gatherer:
     cdef Coder coder           # the call's; the same if it names none
     cdef object path
     cdef Parts shared          # the parts of an item that is only a value, without that value
-    cdef bytes users           # the headers in there: the caller's,
+    cdef bytes ttl             # the headers in there: a time to live,
+    cdef bytes users           # the caller's,
     cdef bytes codec           # the codec's name if it is not the log's,
+    cdef bytes due             # a time to wait for,
     cdef bytes tags            # and tags
     cdef list pins
     cdef Gathered into
@@ -228,7 +240,10 @@ cdef class Gatherer:
     cdef bint seen_same        # whether that is the log's codec
     cdef bytes seen_headers    # its headers if it has none itself
 
-    def __cinit__(self, path, Coder own not None, Coder coder not None, key, topic, headers, time, tags):
+    def __cinit__(
+        self, path, Coder own not None, Coder coder not None, key, topic, headers, time, tags,
+        not_before, ttl,
+    ):
         self.path = path
         self.own = own
         self.coder = coder
@@ -236,10 +251,12 @@ cdef class Gatherer:
         self.pins = [key, topic]
         self.users = b"" if headers is None else encode_headers(headers)
         self.codec = b"" if coder is own else codec_mark(coder.name)
+        self.due = b"" if not_before is None else due_mark(not_before)
         self.tags = b"" if tags is None else encode_tags(tags)
+        self.ttl = b"" if ttl is None else ttl_mark(ttl)
         parts_fill(&self.shared, self.pins, b"", key, topic, None, time, None)
-        if self.users or self.codec or self.tags:
-            set_headers(&self.shared, self.pins, self.users, self.codec + self.tags)
+        if self.users or self.codec or self.due or self.tags or self.ttl:
+            set_headers(&self.shared, self.pins, self.ttl, self.users, self.codec + self.due + self.tags)
 
     def __reduce__(self):
         raise stays_here(self)
@@ -380,10 +397,14 @@ cdef class Gatherer:
             set_time(p, part)
         headers = <object>PyTuple_GET_ITEM(entry, 3)
         tags = <object>PyTuple_GET_ITEM(entry, 5)
-        if headers is not None or tags is not None:
+        not_before = <object>PyTuple_GET_ITEM(entry, 6)
+        ttl = <object>PyTuple_GET_ITEM(entry, 7)
+        if headers is not None or tags is not None or not_before is not None or ttl is not None:
             set_headers(
-                p, pins, self.users if headers is None else encode_headers(headers),
-                self.codec + (self.tags if tags is None else encode_tags(tags)))
+                p, pins, self.ttl if ttl is None else ttl_mark(ttl),
+                self.users if headers is None else encode_headers(headers),
+                self.codec + (self.due if not_before is None else due_mark(not_before))
+                + (self.tags if tags is None else encode_tags(tags)))
         return 0
 
     cdef int take_event(self, Parts *p, Event event) except -1:
@@ -435,12 +456,16 @@ cdef class Gatherer:
                 name = "bytes" if coder is None else coder.name
                 self.seen = coder
                 self.seen_same = self.own.name == name
-                self.seen_headers = self.users + (b"" if self.seen_same else codec_mark(name)) + self.tags
+                self.seen_headers = (
+                    self.ttl + self.users + (b"" if self.seen_same else codec_mark(name)) + self.due + self.tags)
                 self.pins.append(self.seen_headers)
             same = self.seen_same
         if same and self.own.decode is not None and p.kind == PSK_KIND_DATA:
             self.own.to_bytes(PyBytes_FromStringAndSize(p.value, <Py_ssize_t>p.value_len), self.path)
-        if (own.users or not self.users) and (own.tags or not self.tags) and (own.codec == NULL) == same:
+        if (
+            (own.users or not self.users) and (own.tags or not self.tags) and (own.due or not self.due)
+            and (own.ttl or not self.ttl) and (own.codec == NULL) == same
+        ):
             p.headers = raw
             p.headers_len = nbytes
             return 0
@@ -448,28 +473,36 @@ cdef class Gatherer:
             p.headers = PyBytes_AS_STRING(self.seen_headers)
             p.headers_len = <uint16_t>PyBytes_GET_SIZE(self.seen_headers)
             return 0
-        users, tags = split_headers(raw, nbytes)
+        ttl, users, due, tags = split_headers(raw, nbytes)
         codec = b""
         if not same:
             if own.codec == NULL:
                 name = "bytes" if coder is None else coder.name
             codec = codec_mark(name)
-        return set_headers(p, self.into.pins, users or self.users, codec + (tags or self.tags))
+        return set_headers(
+            p, self.into.pins, ttl or self.ttl, users or self.users, codec + (due or self.due) + (tags or self.tags))
 
 
 cdef tuple split_headers(const char *at, uint32_t left):
-    """The caller's headers and the tags of an event, as they are in its frame; `look_at_headers` has checked them."""
-    cdef bytearray users = bytearray(), tags = bytearray()
+    """Time to live, the caller's headers, time to wait for and tags of an event, as they are in its frame.
+
+    `look_at_headers` has checked them.
+    """
+    cdef bytearray ttl = bytearray(), users = bytearray(), due = bytearray(), tags = bytearray()
     cdef uint32_t n
     while left:
         n = header_bytes(at)
         if is_named(at, PSK_TAG_NAME, TAG_NAME_BYTES):
             tags += PyBytes_FromStringAndSize(at, n)
+        elif is_mark(at, PSK_NOT_BEFORE_NAME, NOT_BEFORE_NAME_BYTES):
+            due += PyBytes_FromStringAndSize(at, n)
+        elif is_mark(at, PSK_TTL_NAME, TTL_NAME_BYTES):
+            ttl += PyBytes_FromStringAndSize(at, n)
         elif not is_named(at, PSK_CODEC_NAME, CODEC_NAME_BYTES) or psk_get16(at + PSK_EVENT_HEADER_VALUE_LEN) == PSK_NULL_HEADER:
             users += PyBytes_FromStringAndSize(at, n)
         at += n
         left -= n
-    return bytes(users), bytes(tags)
+    return bytes(ttl), bytes(users), bytes(due), bytes(tags)
 
 
 cdef class Gathering:

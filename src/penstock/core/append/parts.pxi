@@ -1,14 +1,17 @@
 # Arguments of one event, checked, with pointers to their bytes: value, key, topic, headers, time and tags.
 
 cdef object _to_ns = None
+cdef object _due_ns = None
+cdef object _span_ns = None
 cdef type _Entry = None
 cdef uint64_t TIME_NS_MAX = (<uint64_t>1 << 63) - 1  # the limit of Arrow's timestamps
 
 
 cdef int load_above() except -1:
     """Load modules above this one, which the first append that is not plain bytes needs."""
-    global _to_ns, _Entry
-    _to_ns = _import_module("penstock.times").to_ns
+    global _to_ns, _due_ns, _span_ns, _Entry
+    times = _import_module("penstock.times")
+    _to_ns, _due_ns, _span_ns = times.to_ns, times.due_ns, times.span_ns
     _Entry = _import_module("penstock.event").Entry
     return 0
 
@@ -38,11 +41,11 @@ cdef inline uint64_t parts_bytes(const Parts *p) noexcept nogil:
 
 cdef int parts_fill(
     Parts *p, list pins, object value, object key, object topic, object headers, object time,
-    bytes marks=None,
+    bytes marks=None, bytes lead=None,
 ) except -1:
     """Check one event and point at its bytes; ``pins`` keeps them there.
 
-    ``marks`` are Penstock's own headers, which follow the caller's.
+    ``marks`` are Penstock's own headers, which follow the caller's; ``lead`` are those before them.
     """
     memset(p, 0, sizeof(Parts))
     p.kind = PSK_KIND_DATA
@@ -54,8 +57,8 @@ cdef int parts_fill(
         raise no_key()
     if topic is not None:
         set_topic(p, topic)
-    if headers is not None or marks is not None:
-        set_headers(p, pins, b"" if headers is None else encode_headers(headers), marks)
+    if headers is not None or marks is not None or lead is not None:
+        set_headers(p, pins, lead, b"" if headers is None else encode_headers(headers), marks)
     if time is not None:
         set_time(p, time)
     return 0
@@ -125,13 +128,15 @@ cdef inline int set_topic(Parts *p, object topic) except -1:
     return 0
 
 
-cdef int set_headers(Parts *p, list pins, bytes headers, bytes marks) except -1:
-    """Point at headers that are encoded already."""
+cdef int set_headers(Parts *p, list pins, bytes lead, bytes headers, bytes marks) except -1:
+    """Point at headers that are encoded already: Penstock's ``lead``, the caller's, other marks."""
+    if lead is not None:
+        headers = lead + headers
     if marks is not None:
         headers = headers + marks
-        if len(headers) > PSK_HEADERS_BYTES_MAX:
-            raise TooLarge(
-                f"headers and tags must take at most {PSK_HEADERS_BYTES_MAX} bytes, got {len(headers)}")
+    if len(headers) > PSK_HEADERS_BYTES_MAX:
+        raise TooLarge(
+            f"headers and tags must take at most {PSK_HEADERS_BYTES_MAX} bytes, got {len(headers)}")
     pins.append(headers)
     p.headers = PyBytes_AS_STRING(headers)
     p.headers_len = <uint16_t>PyBytes_GET_SIZE(headers)

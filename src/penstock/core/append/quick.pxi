@@ -53,7 +53,7 @@ cdef object quick_append():
     _append_in_full = LogCore._append_in_full
     _append_doc = (
         "append($self, value, *, key=None, topic=None, headers=None, time=None, expect=None, producer=None, "
-        "durable=False, timeout=None, codec=None, tags=None)\n--\n\n" + _append_in_full.__doc__
+        "durable=False, timeout=None, codec=None, tags=None, not_before=None, ttl=None)\n--\n\n" + _append_in_full.__doc__
     ).encode()
     _append_method.ml_name = "append"
     _append_method.ml_meth = <PyCFunction><void *>append_quickly

@@ -184,8 +184,10 @@ cdef struct Columned:
     Column names_words
     Column values
     Column values_words
-    uint16_t codec_len          # of the part that all rows share: the header that names a codec,
-    uint16_t tags_len           # and tags after it
+    uint16_t ttl_len            # of the part that all rows share: the header with a time to live,
+    uint16_t codec_len          # the one that names a codec,
+    uint16_t due_len            # a time to wait for,
+    uint16_t tags_len           # and tags
     const ArrowArray *pairs
     const uint8_t *pairs_valid  # NULL: no pair is null
 
@@ -212,12 +214,14 @@ cdef Refusal headers_span(const Columned *c, int64_t row, int64_t *first, int64_
 cdef enum:
     FOUND_CODEC = 1
     FOUND_TAGS = 2
+    FOUND_DUE = 4
 
 
 cdef Refusal own_header(
-    const char *name, uint64_t name_len, const char *value, uint64_t value_len, bint null, int *found
+    const char *name, uint64_t name_len, const char *value, uint64_t value_len, bint null, bint first,
+    int *found,
 ) noexcept nogil:
-    """Check a header: a scan of a log has names that are reserved for Penstock."""
+    """Check a header, the ``first`` or not: a scan of a log has names that are reserved for Penstock."""
     cdef uint64_t i
     if name_len < 9 or memcmp(name, b"penstock.", 9) != 0:
         return TAKEN
@@ -235,11 +239,27 @@ cdef Refusal own_header(
             ):
                 return REFUSED_MARK
         return TAKEN
+    if name_len == NOT_BEFORE_NAME_BYTES and memcmp(name, PSK_NOT_BEFORE_NAME, name_len) == 0:
+        found[0] |= FOUND_DUE
+        return TAKEN if value_len == PSK_MARK_BYTES and psk_get64(value) <= TIME_NS_MAX else REFUSED_MARK
+    if name_len == TTL_NAME_BYTES and memcmp(name, PSK_TTL_NAME, name_len) == 0:
+        return TAKEN if first and value_len == PSK_MARK_BYTES and 0 < psk_get64(value) <= TIME_NS_MAX else REFUSED_MARK
     return REFUSED_NAME
 
 
+cdef bint first_is_ttl(const Columned *c, int64_t i, int64_t last) noexcept nogil:
+    """Whether the first of a row's pairs gives it a time to live."""
+    cdef const char *name = NULL
+    cdef uint64_t n = 0
+    return (
+        i < last and not bit_clear(c.pairs_valid, i) and not row_null(&c.names, &c.names_words, i)
+        and bytes_at(&c.names, &c.names_words, i, &name, &n) and n == TTL_NAME_BYTES
+        and memcmp(name, PSK_TTL_NAME, n) == 0
+    )
+
+
 cdef Refusal headers_write(
-    const Columned *c, int64_t row, char *to, uint64_t room, uint64_t *nbytes, int *found
+    const Columned *c, const Parts *shared, int64_t row, char *to, uint64_t room, uint64_t *nbytes, int *found
 ) noexcept nogil:
     """Lay out the headers of a row as frames have them; with ``to`` NULL, only measure them.
 
@@ -254,6 +274,13 @@ cdef Refusal headers_write(
     cdef Refusal rc = headers_span(c, row, &i, &last)
     nbytes[0] = 0
     found[0] = 0
+    if rc == TAKEN and c.ttl_len and not first_is_ttl(c, i, last):
+        if room < c.ttl_len:
+            return REFUSED_HEADERS
+        if to != NULL:
+            memcpy(to, shared.headers, c.ttl_len)
+            to += c.ttl_len
+        nbytes[0] = c.ttl_len
     while rc == TAKEN and i < last:
         if bit_clear(c.pairs_valid, i) or row_null(&c.names, &c.names_words, i):
             return REFUSED_TEXT
@@ -278,7 +305,7 @@ cdef Refusal headers_write(
             name = to + PSK_EVENT_HEADER_BYTES  # check the bytes that were written
             value = name + name_len
             to += PSK_EVENT_HEADER_BYTES + name_len + value_len
-        rc = own_header(name, name_len, value, value_len, null, found)
+        rc = own_header(name, name_len, value, value_len, null, nbytes[0] == 0, found)
         nbytes[0] += PSK_EVENT_HEADER_BYTES + name_len + value_len
         i += 1
     return rc
@@ -286,15 +313,17 @@ cdef Refusal headers_write(
 
 cdef uint64_t marks_write(const Columned *c, const Parts *shared, int found, char *to) noexcept nogil:
     """Lay out the headers that all rows share, unless a row has its own; with ``to`` NULL, only measure."""
-    cdef uint64_t nbytes = 0
-    if not found & FOUND_CODEC:
-        nbytes = c.codec_len
-        if to != NULL and nbytes:  # if it is 0, there are no headers to copy from
-            memcpy(to, shared.headers, nbytes)
-    if not found & FOUND_TAGS:
-        if to != NULL and c.tags_len:
-            memcpy(to + nbytes, shared.headers + c.codec_len, c.tags_len)
-        nbytes += c.tags_len
+    cdef uint64_t nbytes = 0, at = c.ttl_len
+    cdef uint16_t lengths[3]
+    cdef int i
+    lengths[0] = 0 if found & FOUND_CODEC else c.codec_len
+    lengths[1] = 0 if found & FOUND_DUE else c.due_len
+    lengths[2] = 0 if found & FOUND_TAGS else c.tags_len
+    for i in range(3):
+        if to != NULL and lengths[i]:  # if it is 0, there are no headers to copy from
+            memcpy(to + nbytes, shared.headers + at, lengths[i])
+        nbytes += lengths[i]
+        at += c.codec_len if i == 0 else c.due_len
     return nbytes
 
 
@@ -354,7 +383,7 @@ cdef Refusal row_bytes(const Columned *c, const Parts *shared, int64_t row, Part
     cdef int found = 0
     cdef Refusal rc = row_parts(c, shared, row, p)
     if rc == TAKEN and c.headers.given:
-        rc = headers_write(c, row, NULL, PSK_HEADERS_BYTES_MAX, &headers, &found)
+        rc = headers_write(c, shared, row, NULL, PSK_HEADERS_BYTES_MAX, &headers, &found)
         headers += marks_write(c, shared, found, NULL)
         if rc == TAKEN and headers > PSK_HEADERS_BYTES_MAX:
             return REFUSED_HEADERS
@@ -367,7 +396,7 @@ cdef Refusal row_headers(const Columned *c, const Parts *shared, int64_t row, Pa
     """Lay out the headers of a row, where `row_bytes` found room for them."""
     cdef uint64_t n = 0
     cdef int found = 0
-    cdef Refusal rc = headers_write(c, row, to, p.headers_len, &n, &found)
+    cdef Refusal rc = headers_write(c, shared, row, to, p.headers_len, &n, &found)
     if rc == TAKEN and n + marks_write(c, shared, found, NULL) != p.headers_len:
         return REFUSED_LAYOUT  # they were changed meanwhile
     if rc == TAKEN:
@@ -385,7 +414,9 @@ _REFUSALS = {
     REFUSED_HEADERS: f"its headers take more than {PSK_HEADERS_BYTES_MAX} bytes",
     REFUSED_TEXT: "its topic or a header's name is not UTF-8, or a header has no name",
     REFUSED_NAME: "a header's name begins with 'penstock.', which is reserved for Penstock",
-    REFUSED_MARK: "its header penstock.tag must be a tag, and penstock.codec the name of a codec",
+    REFUSED_MARK: (
+        "its header penstock.tag must be a tag, penstock.codec the name of a codec, penstock.not_before 8 bytes "
+        "with a time, and penstock.ttl, which must be the first one, 8 bytes with a duration"),
     REFUSED_TIME: "its time must be from 1970-01-01 to 2262-04-11",
     REFUSED_UNIT: "its time is a whole number that looks like seconds, milliseconds or microseconds; "
     "it must be nanoseconds, or a timestamp: cast the column",
@@ -430,7 +461,9 @@ cdef class Intake:
     cdef Coder own             # the log's codec
     cdef Coder coder           # the codec that the values must fit
     cdef uint16_t codec_len    # of the part that all rows share: the header that names a codec,
-    cdef uint16_t tags_len     # and tags after it
+    cdef uint16_t due_len      # a time to wait for,
+    cdef uint16_t tags_len     # and tags
+    cdef uint16_t ttl_len      # before them: of a time to live
     cdef uint64_t seen         # rows of the batches so far
 
     def __dealloc__(self):
@@ -441,8 +474,8 @@ cdef class Intake:
                 self.stream.release(&self.stream)
 
     def __cinit__(
-        self, source, path, Coder own not None, Coder coder not None, bytes codec not None, bytes tags not None,
-        value, key, topic, headers, time
+        self, source, path, Coder own not None, Coder coder not None, bytes codec not None, bytes due not None,
+        bytes tags not None, bytes ttl not None, value, key, topic, headers, time
     ):
         cdef ArrowStream *s
         cdef ArrowSchema *schema
@@ -454,7 +487,9 @@ cdef class Intake:
         self.own = own
         self.coder = coder
         self.codec_len = <uint16_t>len(codec)
+        self.due_len = <uint16_t>len(due)
         self.tags_len = <uint16_t>len(tags)
+        self.ttl_len = <uint16_t>len(ttl)
         if hasattr(source, "__arrow_c_stream__"):
             capsule = source.__arrow_c_stream__()
             s = <ArrowStream *>PyCapsule_GetPointer(capsule, "arrow_array_stream")
@@ -478,7 +513,7 @@ cdef class Intake:
             chunk.array = a[0]
             a.release = NULL
             self.first = chunk
-        self.choose(value, key, topic, headers, time, codec + tags)
+        self.choose(value, key, topic, headers, time, codec + due + tags, ttl)
 
     def __reduce__(self):
         raise stays_here(self)
@@ -490,7 +525,7 @@ cdef class Intake:
         said = (<bytes>text).decode(errors="replace") if text != NULL else _os.strerror(rc)
         return Usage(f"the Arrow data cannot be read: {said}")
 
-    cdef int choose(self, value, key, topic, headers, time, bytes marks) except -1:
+    cdef int choose(self, value, key, topic, headers, time, bytes marks, bytes ttl) except -1:
         """Assign the columns; the other arguments apply to all rows."""
         cdef Columned c
         cdef int i
@@ -539,6 +574,7 @@ cdef class Intake:
                 None if self.places[4] >= 0 else headers,
                 None if self.places[3] >= 0 else time,
                 marks or None,
+                ttl or None,
             )
         except Usage as error:
             if isinstance(time, str) and self.places[3] < 0:
@@ -574,7 +610,9 @@ cdef class Intake:
         cdef const ArrowSchema *pair
         memset(c, 0, sizeof(Columned))
         c.codec_len = self.codec_len
+        c.due_len = self.due_len
         c.tags_len = self.tags_len
+        c.ttl_len = self.ttl_len
         self.lay_out_bytes("value", self.place(0), &c.value, &c.value_words)
         if self.places[1] >= 0:
             self.lay_out_bytes("key", self.place(1), &c.key, &c.key_words)

@@ -89,6 +89,7 @@ cdef class RowReader(Reader):
         cdef FrameState after  # state of the frame after the gathered ones
         cdef RunEnd rc = RUN_ALL
         cdef const Sieve *sieve = &self.query.sieve
+        cdef uint64_t now = psk_now_ns()
         cdef bint filtered = self.query.filtered
         cdef uint64_t limit = U64_MAX if self.left < 0 else <uint64_t>self.left
         cdef uint64_t rows_max = min(self.rows_max, limit)
@@ -149,7 +150,9 @@ cdef class RowReader(Reader):
                 if seq >= c.stop:
                     rc = RUN_STOP
                     break
-                if not filtered or matches(sieve, p):
+                if (not filtered or matches(sieve, p)) and not (
+                    psk_get16(p + PSK_FRAME_HEADERS_LEN) >= c.mark_bytes and frame_expired(p, c.log_ttl, now)
+                ):
                     if r.count + picks >= rows_max or (
                         r.count + picks and r.nbytes + total > self.bytes_max
                     ):
@@ -217,6 +220,7 @@ cdef class RowReader(Reader):
                     raise MemoryError
                 if rc == RUN_TURN:
                     c.turn()
+                    c.learn_ttl()
                 elif rc == RUN_BAD:
                     if c.is_cut(state):
                         break

@@ -47,6 +47,7 @@ cdef class Cursor:
     cdef uint64_t last_ns     # append_ns of the last frame returned from this map
     cdef LogCore log
     cdef SegmentMap map       # None: not placed yet
+    cdef uint32_t mark_bytes  # an event with at least so many bytes of headers may have expired
     cdef bint plain           # forward, every event: most steps need no further check
     cdef bint check           # verify the checksum of each frame
     cdef bint holes           # seqs may be missing here without damage
@@ -55,6 +56,7 @@ cdef class Cursor:
     cdef bint from_oldest     # nothing was read yet: if the first events are gone, begin with the oldest
     cdef bint to_end          # the same: if all requested events are gone, end where the log ends
     cdef uint64_t end         # the requested stop; `stop` may be below it for a while
+    cdef uint64_t log_ttl     # of every event of the log, in nanoseconds; 0: no limit
     cdef uint64_t skipped     # seqs passed over because they are damaged or gone
     cdef Query query
 
@@ -73,6 +75,25 @@ cdef class Cursor:
         return 0
 
     @cython.final
+    cdef inline bint is_over(self, const char *p) noexcept nogil:
+        """Whether the event at ``p`` has expired: most need no look at the clock."""
+        return psk_get16(p + PSK_FRAME_HEADERS_LEN) >= self.mark_bytes and (
+            frame_expired(p, self.log_ttl, psk_now_ns()))
+
+    @cython.final
+    cdef inline bint is_older(self, const char *p) noexcept nogil:
+        """Whether the event at ``p`` is older than the log's ``ttl``."""
+        cdef uint64_t now = psk_now_ns(), born = psk_get64(p + PSK_FRAME_APPEND_NS)
+        return born <= now and now - born >= self.log_ttl
+
+    @cython.final
+    cdef int learn_ttl(self) except -1:
+        """Take over the ``ttl`` that the log has now."""
+        self.log_ttl = self.log.ttl_ns()
+        self.mark_bytes = 0 if self.log_ttl else TTL_MARK_BYTES
+        return 0
+
+    @cython.final
     cdef inline Event quick_step(self):
         """The next event, if it is at the expected place and valid; else None, and the reader handles it."""
         cdef const char *p = self.base + self.at
@@ -81,7 +102,7 @@ cdef class Cursor:
             return None
         if frame_check(p, self.limit - self.at, self.check, &total) != FRAME_GOOD or not is_event(p) or (
             psk_get64(p + PSK_FRAME_SEQ) != self.next
-        ):
+        ) or self.is_over(p):
             return None
         self.at += total
         self.next += 1

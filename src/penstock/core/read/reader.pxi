@@ -49,6 +49,7 @@ cdef class Reader:
         cursor.next = stop if asked.reverse else start
         cursor.stop = cursor.end = start if asked.reverse else stop
         cursor.check = asked.check
+        cursor.learn_ttl()
         cursor.from_oldest = first and asked.start is None
         if asked.follows:
             self.durable = asked.durable
@@ -187,11 +188,14 @@ cdef class Reader:
                     c.at += total
                     c.next = seq + 1
                     c.last_ns = psk_get64(p + PSK_FRAME_APPEND_NS)
-                    if not self.query.filtered or matches(&self.query.sieve, p):
+                    if (not self.query.filtered or matches(&self.query.sieve, p)) and not c.is_over(p):
                         return c.event(p)
                 elif ends_map(p):
                     c.turn()
+                    c.learn_ttl()
                 else:
+                    if p[PSK_FRAME_KIND] == PSK_KIND_SETTINGS:
+                        c.learn_ttl()
                     c.at += total
             if c.next >= c.stop:
                 self.ended = c.next >= c.end
@@ -234,7 +238,11 @@ cdef class Reader:
                     return None
                 if seq < c.next:
                     c.next = seq
-                    if not self.query.filtered or matches(&self.query.sieve, p):
+                    if c.log_ttl and c.is_older(p):  # and so is every event before it
+                        c.check_start()
+                        self.ended = True
+                        return None
+                    if (not self.query.filtered or matches(&self.query.sieve, p)) and not c.is_over(p):
                         event = c.event(p)
                         c.step_back()
                         return event

@@ -83,6 +83,8 @@ cdef class SegmentCursor(Cursor):
             if not self.from_oldest:
                 self.fall_behind(m.base_seq)
             self.next = m.base_seq
+        if self.log_ttl and not skip:
+            m = self.pass_expired(m)
         head = self.log.head()
         limit = m.published(head)
         at = m.seek(self.log, self.next, limit, skip)
@@ -94,6 +96,33 @@ cdef class SegmentCursor(Cursor):
         if self.rejoin and skip and not self.query.follows and position_unpack(head).number == m.number:
             self.pass_to(self.stop)  # no event after it can be read
         return True
+
+    cdef SegmentMap pass_expired(self, SegmentMap m):
+        """Move on to the first block that may have an event younger than the log's ``ttl``; its segment.
+
+        Times of appends never go back, so every event before that block has expired.
+        """
+        cdef uint64_t now = psk_now_ns(), since, count = 0, low = 0, high, middle, first
+        cdef char *index
+        if self.log_ttl >= now:
+            return m
+        since = now - self.log_ttl
+        first = min(<uint64_t>self.log.calls.first_appended(since), self.stop)
+        if first > m.base_seq and first > self.next:
+            self.next = first
+            m = self.segment_at(first)
+        index = m.index_for(self.log, &count)
+        high = count
+        while low < high:  # the first block that begins with a younger event
+            middle = (low + high) >> 1
+            if psk_get64(index + middle * PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_APPEND_NS) < since:
+                low = middle + 1
+            else:
+                high = middle
+        if low:  # the one before it may end with some
+            first = psk_get64(index + (low - 1) * PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_SEQ)
+            self.next = max(self.next, min(first, self.stop))
+        return m
 
     cdef bint more(self) except -1:
         cdef uint64_t head = self.log.head()

@@ -252,11 +252,3 @@ def encode_tags(tags):
 cdef bytes codec_mark(str name):
     """The header that names the codec of an event, as in a frame."""
     return pack_headers([(CODEC_NAME, name.encode())])
-
-
-cdef bytes marks_of(object codec, object tags):
-    """The headers after the caller's own: the codec, if it is not the log's, and tags."""
-    marks = b"" if codec is None else codec_mark(codec)
-    if tags is not None:
-        marks += encode_tags(tags)
-    return marks or None
