@@ -283,3 +283,57 @@ def test_lock_that_was_replaced(path: Path) -> None:
         assert log.append(b"b") == 2
     with penstock.open(path) as log:
         assert log.append(b"c") == 3
+
+
+def attack_consumers(scene: Scene) -> Worker:
+    """Start a reader that locks all bytes of every consumer's file."""
+    folder = scene.path / "consumers"
+    folder.chmod(0o755)
+    for file in folder.iterdir():
+        file.chmod(0o644)
+    args: dict[str, Any] = {"path": str(folder), "ranges": [(0, TO_THE_END)], "whole": []}
+    reader = scene.run("run_in_worker", module=__name__, function="lock_as_reader", args=args)
+    assert reader.wait_report("locked")
+    return reader
+
+
+def test_consumers_that_a_reader_locks(directory: Scene) -> None:
+    """A reader keeps a consumer from being opened while it lives, and says where to look; a
+    consumer that is open goes on, and so does the log."""
+    with penstock.open(directory.path) as log:
+        publish(directory)
+        with log.consumer("open", timeout=0) as consumer:
+            log.consumer("closed").close()
+            reader = attack_consumers(directory)
+            append(log, directory, "writer")
+            consumer.poll()
+            consumer.commit(durable=True)
+            for call in (log.consumer, log.consumers().delete):
+                with pytest.raises(penstock.Busy, match=r"only read the file .*/proc/locks"):
+                    call("closed")
+                with pytest.raises(penstock.Busy, match="has an owner, which is alive"):
+                    call("open")
+        reader.kill()
+        log.consumer("closed").close()
+    directory.check()
+
+
+def test_a_lock_hides_no_consumer_from_the_first_opener(directory: Scene) -> None:
+    """A consumer of a log that lost events passes over none of those to come, also if a reader had
+    its file locked when the log was opened."""
+    older = directory.path.with_name("older")
+    with penstock.open(directory.path) as log:
+        log.backup(older)
+        log.extend([b"lost"] * 10)
+        with log.consumer("billing", start="end") as consumer:
+            consumer.commit(durable=True)
+    shutil.copytree(directory.path / "consumers", older / "consumers")
+    shutil.rmtree(directory.path)
+    older.rename(directory.path)  # as after a loss of power: the consumer is ahead of its log
+    publish(directory)
+    reader = attack_consumers(directory)
+    with penstock.open(directory.path) as log:
+        log.extend([b"new"] * 20)
+        reader.kill()
+        with log.consumer("billing", timeout=0) as consumer:
+            assert [event.value for event in consumer.poll(100)] == [b"new"] * 20

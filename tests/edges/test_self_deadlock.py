@@ -195,9 +195,12 @@ def test_signals_amid_everything(tmp_path: Path, kind: str) -> None:
                     acks[one.append(value)] = value
                 except penstock.Usage:
                     refused += 1
+                finally:  # not a timer that repeats: on a slow machine, that interrupts the handler
+                    signal.setitimer(signal.ITIMER_REAL, 0.0003 if going else 0)
 
+            going = [True]
             signal.signal(signal.SIGALRM, handler)
-            signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0003)
+            signal.setitimer(signal.ITIMER_REAL, 0.0003)
             for i in range(1500):
                 value = b"main-%d-" % i + b"x" * 1500
                 acks[log.append(value)] = value
@@ -205,6 +208,7 @@ def test_signals_amid_everything(tmp_path: Path, kind: str) -> None:
                     second.steward.roll()
                 if i % 100 == 0:
                     log.sync()
+            going.clear()
             signal.setitimer(signal.ITIMER_REAL, 0)
             assert any(v.startswith(b"signal") for v in acks.values())
             lines = [b"%d %s\n" % (seq, value[:40]) for seq, value in acks.items()]
@@ -421,6 +425,45 @@ def test_a_child_forked_amid_a_roll(
             assert log.steward.roll() == 2
             alone.finish(children[0], tmp_path / "child")
             assert [e.value for e in log] == [b"1", b"child"]
+
+    alone.run(work, tmp_path)
+    check_goes_on(path, tmp_path)
+
+
+@pytest.mark.parametrize("amid", ["a repair", "a close"])
+def test_a_resize_in_a_signal_handler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, amid: str
+) -> None:
+    """A resize, which another thread does, never waits for what the thread that asks for it has."""
+    path = tmp_path / "a.ring"
+
+    def victim() -> None:
+        _core.fail_arm("publish.body", 1, signal.SIGKILL)
+        with penstock.open(path) as mine:
+            mine.extend([b"torn"] * 3)
+
+    def work() -> None:
+        with penstock.create(path, ring="64KiB") as ring:
+            ring.append(b"1")
+            told: list[str] = []
+
+            def handler() -> None:
+                with pytest.raises(penstock.Usage) as caught:
+                    ring.resize("128KiB")
+                told.append(str(caught.value))
+
+            if amid == "a repair":
+                child = alone.start(victim, tmp_path / "victim")
+                assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+                signal_amid(monkeypatch, files, "sync_data", handler)
+                assert ring.append(b"2") == 2
+                assert "this thread already holds a lock of a log" in told[0]
+                ring.resize("128KiB")
+                assert [event.value for event in ring] == [b"1", b"2"]
+            else:
+                signal_amid(monkeypatch, files, "sync_data", handler)
+                ring.close()
+                assert "this thread already closes this log" in told[0]
 
     alone.run(work, tmp_path)
     check_goes_on(path, tmp_path)

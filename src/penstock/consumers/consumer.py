@@ -252,6 +252,15 @@ class Consumer(ConsumerCore, Generic[T]):
             "disk; open the consumer again"
         )
 
+    def _check_file(self, fd: int, path: str) -> None:
+        """Refuse a durable commit to a file that was deleted, with the log or alone."""
+        if not files.is_linked(fd, path):
+            raise Gone(
+                f"{path}: the file of the consumer was deleted while it was open, so nothing that "
+                "is committed can last; open the log and the consumer again",
+                filename=path,
+            )
+
     def _sync_file(self, fd: int, path: str) -> None:
         """Have the file on disk, for a durable commit."""
         files.sync_data(fd, path)

@@ -7,6 +7,7 @@ Of a segmented log it is ``consumers`` in the log's directory; of the ring ``NAM
 from __future__ import annotations
 
 import os
+import re
 import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +20,7 @@ from penstock.consumers.file import ConsumerPlace, new_file, parse
 from penstock.errors import (
     AlreadyExists,
     Busy,
+    Corrupt,
     NotFound,
     PenstockError,
     Permission,
@@ -31,7 +33,7 @@ from penstock.system.directory import Directory, Name
 from penstock.system.messages import logger
 
 FOLDER = "consumers"
-_UNFINISHED = ".new-"
+_UNFINISHED = re.compile(r"\.new-[0-9a-f]{16}")
 _READS = 3  # looks at a file whose owner may store meanwhile
 
 
@@ -151,9 +153,23 @@ def own_all(home: Directory) -> Iterator[None]:
 
 def live_error(path: Name) -> Busy:
     """The error for a consumer that cannot be deleted, with its log or alone."""
+    fd = files.open_file(path, write=False)
+    try:
+        if not is_live(fd, path):
+            return reader_error(path)
+    finally:
+        files.close(fd)
     return Busy(
         f"{path}: the consumer {path.base!r} has an owner, which is alive; close it there, or end "
         "that process, and delete it then"
+    )
+
+
+def reader_error(path: Name) -> Busy:
+    """The error for a consumer without an owner that nobody can own either."""
+    return Busy(
+        f"{path}: a process that may only read the file has locked it; find it by the file's inode "
+        "in /proc/locks, and end it"
     )
 
 
@@ -178,7 +194,7 @@ def make(folder: Directory, name: str, data: bytes, mode: int) -> int | None:
     The descriptor that this returns has the owner's lock, from before the file has its name.
     """
     sweep(folder)
-    temporary = folder.file(f"{_UNFINISHED}{os.urandom(8).hex()}")
+    temporary = folder.file(f".new-{os.urandom(8).hex()}")
     fd = files.create_file(temporary, mode)
     _core.own_fd(fd)
     try:
@@ -204,16 +220,31 @@ def make(folder: Directory, name: str, data: bytes, mode: int) -> int | None:
 
 
 def sweep(folder: Directory) -> None:
-    """Delete what processes left that died while they made a consumer."""
+    """Delete what processes left that died while they made a consumer.
+
+    A foreign file with such a name stays.
+    """
     for name in files.list_dir(folder):
-        if not name.startswith(_UNFINISHED):
+        if not _UNFINISHED.fullmatch(name):
             continue
         path = folder.file(name)
         with suppress(PenstockError):  # it has its name by now, or is not ours to delete
             fd = try_own(path)
-            if fd is not None:
-                files.unlink(path)
+            if fd is None:
+                continue
+            try:
+                if _is_unfinished(fd, path):
+                    files.unlink(path)
+            finally:
                 _core.close_fd(fd)
+
+
+def _is_unfinished(fd: int, path: str) -> bool:
+    """Whether a file begins as a new consumer does, or has only zeros in its first page."""
+    data = files.read_at(fd, L.CONSUMER_BYTES + 1, 0, path)
+    begins = data[: L.PAGE]
+    ours = not begins.strip(b"\0") or begins[L.PLACE_DURABLE_BYTES :].startswith(L.PLACE_MAGIC)
+    return ours and len(data) <= L.CONSUMER_BYTES
 
 
 def read_place(fd: int, path: str, *, alone: bool) -> ConsumerPlace:
@@ -285,8 +316,12 @@ def clamp_all(home: Name | Directory, uuid: bytes, next_seq: int) -> None:
 def _clamp_one(path: Name, uuid: bytes, next_seq: int) -> None:
     fd = try_own(path)
     if fd is None:
-        return
+        fd = files.open_file(path, write=True)
+        _core.own_fd(fd)
     try:
+        # A lock of a user who may only read keeps everybody from owning it, but not from this.
+        if is_live(fd, path):
+            return
         place = read_place(fd, path, alone=True)
         if place.slot.uuid == uuid and place.slot.next > next_seq:
             file = map_place(fd, path, place)
@@ -299,12 +334,16 @@ def _clamp_one(path: Name, uuid: bytes, next_seq: int) -> None:
 
 
 def copy_all(
-    home: Name | Directory, target: Callable[[], Directory], next_seq: int, mode: int
+    home: Name | Directory,
+    target: Callable[[], Directory],
+    uuid: bytes,
+    next_seq: int,
+    mode: int,
 ) -> None:
-    """Take the consumers of a log along to a copy of it that ends before ``next_seq``.
+    """Take the consumers of the log ``uuid`` along to a copy of it that ends before ``next_seq``.
 
-    ``target`` makes the folder, if there are any. One that cannot be read is left out, with a
-    warning.
+    ``target`` makes the folder, if there are any. One that cannot be read, or is of another log, is
+    left out, with a warning.
     """
     folder = open_folder(home)
     for name in [] if folder is None else names_in(folder):
@@ -316,6 +355,8 @@ def copy_all(
                 place = read_place(fd, path, alone=False)
             finally:
                 files.close(fd)
+            if place.slot.uuid != uuid:
+                raise Corrupt(f"{path}: is of another log, {place.slot.uuid.hex()}", path=path)
         except PenstockError as error:
             logger.warning("%s: the consumer is not in the copy: %s", path, error)
             continue

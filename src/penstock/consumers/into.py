@@ -15,13 +15,13 @@ event whose results are not: one that was about events of both kinds raises `Con
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from penstock import _core
-from penstock._core import Event, LogCore
+from penstock._core import LogCore, key_bytes
 from penstock.errors import Conflict, Usage, WrongType
-from penstock.event import Buffer, Entry, Headers
+from penstock.event import Buffer, Entry, Event, Headers
 from penstock.times import Due, Span, Time
 
 if TYPE_CHECKING:
@@ -32,10 +32,11 @@ if TYPE_CHECKING:
 class ConsumerStep:
     """What one step appends to the output, all of it or nothing."""
 
-    def __init__(self, *, ignored: bool) -> None:
+    def __init__(self, out: Log[Any], *, ignored: bool) -> None:
         self.ignored = ignored
         self.ended = False
         self.seqs = range(0)
+        self._out = out
         self._entries: list[Any] = []
 
     def __repr__(self) -> str:
@@ -53,12 +54,13 @@ class ConsumerStep:
         not_before: Due | None = None,
         ttl: Span | None = None,
     ) -> None:
-        """Add one result, as for `Log.append`; it gets its seq when the step ends."""
+        """Add one result, as for `Log.append`; it gets its seq when the step ends.
+
+        It is stored as it is now, whatever becomes of the value until then. A `penstock.Entry` or
+        an event keeps everything it has, and takes no other arguments.
+        """
         self._check_open()
-        if not isinstance(value, Event):
-            self._entries.append(Entry(value, key, topic, headers, time, tags, not_before, ttl))
-            return
-        rest = {
+        rest: dict[str, Any] = {
             "key": key,
             "topic": topic,
             "headers": headers,
@@ -67,19 +69,51 @@ class ConsumerStep:
             "not_before": not_before,
             "ttl": ttl,
         }
-        for name, given in rest.items():
-            if given is not None:
-                raise Usage(f"{name} is given twice: the Event has its own; leave {name}= out")
-        self._entries.append(value)
+        if not isinstance(value, Entry | Event):
+            value = Entry(value, **rest)
+        else:
+            kind = type(value).__name__
+            for name, given in rest.items():
+                if given is not None:
+                    raise Usage(f"{name} is given twice: the {kind} has its own; leave {name}= out")
+        self._entries.append(self._now(value))
 
     def extend(self, values: Iterable[Any]) -> None:
-        """Add results: values, `penstock.Entry` or events."""
+        """Add results: values, `penstock.Entry` or events, each as it is now."""
         self._check_open()
-        self._entries += values
+        self._out._check_many(values)
+        self._entries += [self._now(value) for value in values]
+
+    def _now(self, item: Any) -> Any:
+        """The same, with nothing in it that its owner may change before the step ends."""
+        value_now = self._out._value_now
+        if not isinstance(item, Entry):
+            return value_now(item)
+        headers, tags = item.headers, item.tags
+        if isinstance(headers, Mapping):
+            headers = list(headers.items())
+        if isinstance(headers, Iterable):
+            headers = [pair_now(pair) for pair in headers]
+        if isinstance(tags, Iterable) and not isinstance(tags, str):
+            tags = tuple(tags)
+        value, key = value_now(item.value), key_bytes(item.key)
+        return item._replace(value=value, key=key, headers=headers, tags=tags)
 
     def _check_open(self) -> None:
         if self.ended:
             raise Usage("the step has ended, so nothing more can be appended to it; begin another")
+
+
+def buffer_now(given: Any) -> Any:
+    """A buffer as bytes; anything else as it is, for ``extend`` to take or to refuse."""
+    if isinstance(given, bytearray) or (isinstance(given, memoryview) and given.ndim):
+        return bytes(given)
+    return given
+
+
+def pair_now(pair: Any) -> Any:
+    """A header, with its value as bytes."""
+    return tuple(map(buffer_now, pair)) if isinstance(pair, tuple | list) else pair
 
 
 class Into:
@@ -133,7 +167,7 @@ class Into:
         if consumer._outstanding and not ignored and consumer._since <= self._done:
             raise self._done_in_part(consumer._since)
         consumer._stepping = True
-        self._step = ConsumerStep(ignored=ignored)
+        self._step = ConsumerStep(self._out, ignored=ignored)
         return self._step
 
     def __exit__(self, kind: object, *_: object) -> None:

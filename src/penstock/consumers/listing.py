@@ -123,6 +123,7 @@ class Consumers:
         if fd is None:
             raise folders.live_error(path)
         try:
+            self._log._storage.check_home(self._log)
             files.unlink(path)
             _core.fail_point("consumer.deleted")
             files.sync_name_in(folder, path)
@@ -130,6 +131,7 @@ class Consumers:
             _core.close_fd(fd)
 
     def _folder(self) -> Directory | None:
+        self._log._storage.check_home(self._log)
         return folders.open_folder(self._log._storage.home)
 
     def _not_found(self, name: str) -> NotFound:

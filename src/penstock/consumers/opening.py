@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from penstock import _core
@@ -15,7 +16,7 @@ from penstock.consumers import folder as folders
 from penstock.consumers.consumer import Consumer
 from penstock.consumers.file import ConsumerPlace, Filter, Profile, new_file
 from penstock.consumers.reading import Start, check_start, find_start, means_start
-from penstock.errors import Busy, Corrupt, NotFound, Permission, Usage, WrongType
+from penstock.errors import Busy, Corrupt, NotFound, PenstockError, Permission, Usage, WrongType
 from penstock.event import Buffer
 from penstock.reader import tag_bytes, topic_bytes
 from penstock.system import files
@@ -120,6 +121,7 @@ class _Opener:
         log = self._log
         log._storage.check_there(log)  # else a folder would be made where the log was
         mode = log.settings.dir_mode
+        log._storage.check_home(log)
         folder = folders.make_folder(log._storage.home, mode)
         path = folder.file(self._name)
         nap = _NAP
@@ -129,12 +131,12 @@ class _Opener:
             except NotFound:
                 made = self._make(folder)
                 if made is not None:
-                    return made, path, True
+                    return self._still_at_home(made, path, made=True), path, True
                 continue
             except Permission as error:
                 raise folders.not_writable(path, error) from error
             if fd is not None:
-                return fd, path, False
+                return self._still_at_home(fd, path, made=False), path, False
             if not self._standby:
                 raise self._busy(path)
             time.sleep(nap)  # in which Ctrl-C gets through
@@ -150,15 +152,24 @@ class _Opener:
         except Permission as error:
             raise folders.not_writable(folder, error) from error
 
+    def _still_at_home(self, fd: int, path: Name, *, made: bool) -> int:
+        """``fd``, if the log was not deleted or replaced while its folder was looked for."""
+        try:
+            self._log._storage.check_home(self._log)
+        except BaseException:
+            if made:
+                with suppress(PenstockError):
+                    files.unlink(path)
+            _core.close_fd(fd)
+            raise
+        return fd
+
     def _busy(self, path: Name) -> Busy:
         seen = ""
         fd = files.open_file(path, write=False)
         try:
             if not folders.is_live(fd, path):
-                return Busy(
-                    f"{path}: a process that may only read the file has locked it; find it by the "
-                    "file's inode in /proc/locks, and end it"
-                )
+                return folders.reader_error(path)
             slot = folders.read_place(fd, path, alone=False).slot
             ago = max(0, _core.now_ns() - slot.heartbeat_ns) / 1e9
             seen = f" and was seen {ago:.1f} s ago, at seq {slot.position}"

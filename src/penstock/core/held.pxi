@@ -72,6 +72,17 @@ def holds_anything():
     return psk_held_any()
 
 
+def check_holds_nothing(log, bint closing=False):
+    """Before waiting for a thread that may need any lock: raise Usage if this thread holds one.
+
+    ``closing``: it is inside the call that closes the log.
+    """
+    if closing:
+        raise own_wait_error(log, "closes this log")
+    if psk_held_any():
+        raise own_wait_error(log, "holds a lock of a log")
+
+
 def say_later():
     """Whether a message must wait until this thread holds nothing; then it is logged."""
     global psk_held_unsaid

@@ -87,6 +87,7 @@ class Handle(LogCore):
         self._guard = _core.Guard()
         self._looking = _core.Guard(again=True)  # one thread at a time switches to live control
         self._moving = threading.RLock()  # its holder switches to another file, or closes
+        self._closing: set[int] = set()  # threads that are in `close`
 
     def _attach(self, new: Settings | None) -> None:
         """Open the log, hold it, and attach to control or, when reading, to the frames alone."""
@@ -183,11 +184,16 @@ class Handle(LogCore):
 
         The last handle to close syncs first; if that fails, this raises.
         """
-        with self._moving if not self._inherited else threading.RLock():
-            if self._closed:
-                return
-            failed = None if self._storage.is_private else self._checkpoint()
-            self._release(give_back=True)
+        here = threading.get_ident()
+        self._closing.add(here)
+        try:
+            with self._moving if not self._inherited else threading.RLock():
+                if self._closed:
+                    return
+                failed = None if self._storage.is_private else self._checkpoint()
+                self._release(give_back=True)
+        finally:
+            self._closing.discard(here)
         if failed is not None:
             raise failed
 

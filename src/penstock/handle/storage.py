@@ -138,6 +138,9 @@ class Opening(Protocol):
     def check_there(self, handle: Handle) -> None:
         """Raise `Gone` if the log was deleted since it was opened."""
 
+    def check_home(self, handle: Handle) -> None:
+        """Raise `Gone` if ``home`` is no longer this log's, so that its consumers are not there."""
+
     def close_cleanly(self, handle: Handle, attached: Control) -> None:
         """The last writer closes the log: note on disk that nothing comes after its checkpoint."""
 

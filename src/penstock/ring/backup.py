@@ -42,7 +42,7 @@ def backup(handle: Handle, storage: RingStorage, target: str, progress: Progress
         with handle._live().locked():  # writers lapped the copy; so now they wait
             after = write_copy(source_of(handle, storage), partial, header, settings.file_mode)
     assert after is not None
-    _copy_consumers(storage, target, partial, after, settings)
+    _copy_consumers(storage, target, partial, header.uuid, after, settings)
     name_copy(partial, target)
     if progress is not None:
         progress(header.file_bytes, header.file_bytes)
@@ -50,7 +50,7 @@ def backup(handle: Handle, storage: RingStorage, target: str, progress: Progress
 
 
 def _copy_consumers(
-    storage: RingStorage, target: str, partial: str, after: int, settings: Settings
+    storage: RingStorage, target: str, partial: str, uuid: bytes, after: int, settings: Settings
 ) -> None:
     """Have the consumers beside the copy, before that has its name."""
     parent = files.hold_dir(os.path.dirname(os.path.abspath(target)))
@@ -64,7 +64,7 @@ def _copy_consumers(
             raise AlreadyExists(
                 f"{home}: something is there already; give another path", filename=str(home)
             )
-        copy_all(storage.home, folder, after, settings.file_mode)
+        copy_all(storage.home, folder, uuid, after, settings.file_mode)
     except BaseException:
         files.unlink(partial)
         raise

@@ -37,6 +37,12 @@ class NamedFile:
         self.held = files.hold_file(self.name)
         self.place = place_of(self.held)
 
+    def has_name(self) -> bool:
+        """Whether the ring still has its name; it may have been resized since."""
+        if files.same_file(self.held.anchor().fd, self.name):
+            return True
+        return self.uuid is not None and _uuid_at(self.name) == self.uuid
+
     def is_replaced(self) -> bool:
         """Whether the ring is another file now, of another size.
 

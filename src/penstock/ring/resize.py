@@ -38,6 +38,7 @@ def resize(handle: Handle, storage: RingStorage, nbytes: int, *, keep_all: bool 
     ``keep_all``: raise `Full` instead of dropping events.
     """
     handle._ensure_open()
+    _core.check_holds_nothing(storage.path, _thread.get_ident() in handle._closing)
     _Unbroken(_Resize(handle, storage, nbytes, keep_all).run).run()
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from penstock import _core
 from penstock import layout as L
 from penstock._core import Coder, Control, Given, Hold, RingFile, RingMap, SegmentMap
-from penstock.errors import PenstockError, TooLarge, Usage, gone_error
+from penstock.errors import Gone, PenstockError, TooLarge, Usage, gone_error
 from penstock.handle.control import ControlPlace
 from penstock.handle.durability import Snapshot
 from penstock.handle.producers import Table
@@ -157,6 +157,17 @@ class RingStorage:
             return
         if not files.is_linked(m.fd, self.path) and m is self.finder.map and self.leaving is None:
             raise gone_error(self.path)
+
+    def check_home(self, handle: Handle) -> None:
+        """The consumers of a ring are found by its name, which another ring may have by now."""
+        self.check_there(handle)
+        if not self.file.has_name():
+            raise Gone(
+                f"{self.path}: the ring was deleted, renamed or replaced since it was opened, and "
+                "its consumers are beside it, by its name; nothing was changed: open it by its "
+                "name to use them",
+                filename=self.path,
+            )
 
     def close_cleanly(self, handle: Handle, attached: Control) -> None:
         """If no other handle has the ring open: note in a checkpoint that nothing follows it."""

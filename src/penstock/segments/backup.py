@@ -105,7 +105,7 @@ def _copy_all(
     def folder() -> Directory:
         return make_folder(files.hold_dir(partial), settings.dir_mode)
 
-    copy_all(store.directory, folder, last + 1, settings.file_mode)
+    copy_all(store.directory, folder, sources[-1][2].uuid, last + 1, settings.file_mode)
     return last
 
 

@@ -154,6 +154,9 @@ class SegmentStorage:
         if m.number == head.number and not files.is_linked(m.fd, m.path):
             raise gone_error(self.path)
 
+    def check_home(self, handle: Handle) -> None:
+        self.check_there(handle)
+
     def close_cleanly(self, handle: Handle, attached: Control) -> None:
         """The checkpoint is sufficient."""
 

@@ -436,6 +436,20 @@ cdef class LogCore(HandleCore):
         self._plain = own.encode is None
         return own
 
+    def _value_now(self, value):
+        """``value`` as it would be appended now: nothing that its owner may change later."""
+        cdef object data = self.coder_for(None).encoded(value, self.path)
+        if data is not None:
+            return data
+        if value is None or PyBytes_CheckExact(value) or is_item(value):
+            return value
+        return bytes(flat(value, "value"))
+
+    def _check_many(self, values):
+        """Refuse what cannot be the values of ``extend``."""
+        self.coder_for(None)
+        refuse_one(values, "extend", not self._plain)
+
     cdef int fill_one(
         self, Parts *p, list pins, object value, object key, object topic, object headers, object time,
         object codec, object tags, object not_before, object ttl,

@@ -546,6 +546,7 @@ cdef class ConsumerCore:
             raise Usage(f"{self.file.path}: another thread commits durably just now; a consumer is for one at a time")
         if self.file.failed:
             raise self._poisoned_error()
+        self._check_file(self.file.fd, self.file.path)
         self.commit_durably(after)
 
     cdef int commit_durably(self, uint64_t after) except -1:
