@@ -174,7 +174,7 @@ core = Extension(
     "penstock._core",
     [str(CORE / "_core.pyx")],
     depends=[*map(str, CORE.glob("*.h")), str(LAYOUT_HEADER), "setup.py"],
-    libraries=["pthread"],
+    libraries=["pthread", "m"],
     extra_compile_args=compile_args(),
     # For fuzzing, the sanitizers' runtime is in the library that the fuzzer preloads.
     extra_link_args=SANITIZERS if "SANITIZE" in SWITCHES else [],

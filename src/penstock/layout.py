@@ -10,7 +10,7 @@ build runs it alone.
 import struct
 from typing import Any, NamedTuple
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 FORMAT_VERSION_OLDEST = 1  # that this version still reads
 RING_VERSION = 2  # of the file of a ring
 RING_VERSION_OLDEST = 1  # that this version still reads
@@ -375,7 +375,9 @@ FOOTER = RecordType("FOOTER_")
 FOOTER.raw("magic", 8, "`PSKSEALD`")
 FOOTER_VERSION = FOOTER.u32("version", "of this format")
 FOOTER_FLAGS = FOOTER.u32(
-    "flags", "bit 0: times never go back in the segment; 1: topics complete; 2: nor in the log"
+    "flags",
+    "bit 0: times never go back in the segment; 1: topics complete; 2: nor in the log; "
+    "3: there is a key filter",
 )
 FOOTER_UUID = FOOTER.raw("uuid", 16, "as in the header")
 FOOTER_BASE_SEQ = FOOTER.u64("base_seq", "as in the header")
@@ -404,7 +406,9 @@ FOOTER_DATA_CRC = FOOTER.u32(
 )
 FOOTER_TOPICS_COUNT = FOOTER.u32("topics_count", "distinct topics, if they are complete")
 FOOTER_TOPICS_LEN = FOOTER.u32("topics_len", "bytes of the list")
-FOOTER.align(8)
+FOOTER_FILTER_PAGES = FOOTER.u32(
+    "filter_pages", "pages of the key filter; 0, if flag bit 3 is set: no event has a key"
+)
 FOOTER_TOPICS = FOOTER.rest("topics", "each as u16 length and UTF-8, in byte order")
 FOOTER_CRC = FOOTER.crc(PAGE, "of the page up to here")
 TOPICS_BYTES_MAX = FOOTER_CRC - FOOTER_TOPICS
@@ -412,12 +416,26 @@ TOPICS_BYTES_MAX = FOOTER_CRC - FOOTER_TOPICS
 FOOTER_FLAG_MONOTONE = 1  # event times never go back within the segment
 FOOTER_FLAG_TOPICS_COMPLETE = 2
 FOOTER_FLAG_LOG_MONOTONE = 4  # ... nor from the log's first segment to the end of this one
+FOOTER_FLAG_KEYS = 8
 
 # One topic of a footer.
 
 TOPIC_ENTRY = RecordType("TOPIC_ENTRY_", then="topic")
 TOPIC_ENTRY_LEN = TOPIC_ENTRY.u16("len", "bytes of the topic")
 TOPIC_ENTRY_BYTES = TOPIC_ENTRY.size
+
+# One page of the key filter, which follows the footer.
+
+FILTER = RecordType("FILTER_")
+FILTER_BLOCKS = FILTER.raw("blocks", 4064, "127 blocks of 32 bytes")
+FILTER_UUID = FILTER.raw("uuid", 8, "the first half of the log's uuid")
+FILTER_BASE_SEQ = FILTER.u64("base_seq", "as in the header")
+FILTER_GENERATION = FILTER.u32("generation", "as in the header")
+FILTER_PAGE = FILTER.u32("page", "the number of this page, from 0")
+FILTER_PAGES = FILTER.u32("pages", "of the filter, as in the footer")
+FILTER_CRC = FILTER.crc(PAGE, "of the page up to here")
+KEY_FILTER_VERSION = 5  # segments have one since this version
+KEY_FILTER_BITS = 12  # for each distinct key: less than 1 % of the other keys pass
 
 # Ring file: header page, two checkpoint pages, control page, index, frames. The header page has the
 # layout of a segment's, with HEADER_SEGMENT_BYTES the size of the file and HEADER_INDEX_STEP that

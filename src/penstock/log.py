@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, SupportsIndex, ov
 
 from penstock.arguments import check_progress
 from penstock.data.scan import BATCH_ROWS, Scan
-from penstock.errors import Busy, PenstockError, Usage
+from penstock.errors import Busy, PenstockError, Usage, WrongType
 from penstock.event import ArrowData, Buffer, Event, Headers
 from penstock.handle.handle import Handle
 from penstock.handle.load import load_into
@@ -24,6 +24,7 @@ from penstock.system.needs import loading
 from penstock.times import Due, Span, Time
 
 if TYPE_CHECKING:
+    import pyarrow
     from typing_extensions import TypeVar
 
     from penstock.consumers.consumer import Consumer
@@ -36,6 +37,8 @@ else:
     from typing import TypeVar
 
     T = TypeVar("T")
+
+_ALL: Any = object()  # latest() of all keys
 
 
 class Log(Handle, Generic[T]):
@@ -200,6 +203,51 @@ class Log(Handle, Generic[T]):
             codec=codec,
             on_malformed=on_malformed,
         )
+
+    if TYPE_CHECKING:
+
+        @overload
+        def latest(self, key: Buffer) -> Event[T] | None: ...
+        @overload
+        def latest(
+            self, *, keys: Iterable[Buffer] | None = None, arrow: Literal[False] = False
+        ) -> dict[bytes, Event[T]]: ...
+        @overload
+        def latest(
+            self, *, keys: Iterable[Buffer] | None = None, arrow: Literal[True]
+        ) -> pyarrow.Table: ...
+
+    def latest(
+        self, key: Any = _ALL, *, keys: Iterable[Buffer] | None = None, arrow: bool = False
+    ) -> Any:
+        """The newest event of a key; None if there is none, or if that event deletes the key.
+
+        Without ``key``: a dict of the newest event of each key, or of those in ``keys``; deleted
+        keys are left out. With ``arrow`` it is a table with the columns of `scan`, in the order of
+        seqs. A sealed segment that cannot have the key is passed over, so one key costs little in a
+        log of many segments. All keys cost one pass over the log, and one event in memory for each
+        current key, which keeps its segment mapped.
+
+        >>> log = penstock.open(path)
+        >>> log.append(b"1 Elm Street", key=b"ann")
+        1
+        >>> log.append(b"2 Oak Street", key=b"ann")
+        2
+        >>> log.latest(b"ann").value, log.latest(b"bob")
+        (b'2 Oak Street', None)
+        >>> {key: event.seq for key, event in log.latest().items()}
+        {b'ann': 2}
+        """
+        self._ensure_open()
+        from penstock.reading import latest
+
+        if key is not _ALL:
+            if keys is not None or arrow:
+                raise Usage("keys and arrow are for many keys: leave out key")
+            if key is None:
+                raise WrongType("key must be bytes, got None; for all keys leave it out")
+            return latest.latest_of(self, key)
+        return (latest.latest_table if arrow else latest.latest_by_key)(self, keys)
 
     def follow(
         self,

@@ -17,8 +17,8 @@ class Problem:
     Attributes
     ----------
     kind : str
-        "frame", "batch", "end", "torn", "header", "checkpoint", "control", "index", "footer",
-        "settings", "producers", "missing", "chain", "name", "spurious", "roll", "size",
+        "frame", "batch", "end", "torn", "header", "checkpoint", "control", "index", "filter",
+        "footer", "settings", "producers", "missing", "chain", "name", "spurious", "roll", "size",
         "unreadable", "version", "left-over" or "many".
     severity : {"normal", "damage"}
         "normal" is what a crash or a copy of the files leaves; no event is lost by it.

@@ -90,7 +90,10 @@ LOG_BESIDE_OTHERS = [
     Case("segment.named", operations=LONG),
     Case("prepare.made", job="fill"),
     Case("prepare.named", job="fill"),
-    *(Case(name, job="roll") for name in ("seal.indexed", "seal.allocated", "seal.written")),
+    *(
+        Case(name, job="roll")
+        for name in ("seal.indexed", "seal.allocated", "seal.filtered", "seal.written")
+    ),
     *(
         Case(name, job="sync", times=times)
         for name in ("sync.begun", "sync.synced", "sync.checkpointed")

@@ -37,6 +37,7 @@ SIZES = {  # of each record, and where its checksum stands
     "INDEX_ENTRY": (40, None),
     "FOOTER": (4096, 4092),
     "TOPIC_ENTRY": (2, None),
+    "FILTER": (4096, 4092),
     "RING_SLOT": (8, None),
     "CONTROL": (4096, 72),
     "PLACE": (92, 88),

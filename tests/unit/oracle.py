@@ -171,7 +171,7 @@ def read_segment(path: Path) -> Segment:
     capacity, step, prior_append, prior_event, flags, settings_len = struct.unpack_from(
         "<IIQQII", raw, 80
     )
-    assert version in (1, 2, 3, 4)
+    assert version in (1, 2, 3, 4, 5)
     assert order == 0x01020304
     assert struct.unpack_from("<I", raw, PAGE - 4) == (crc32c(raw[: PAGE - 4]),)
     if version >= 4:

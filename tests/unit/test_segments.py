@@ -217,7 +217,7 @@ def test_sealed_segments_have_a_true_footer(path: Path) -> None:
         assert fields is not None
         version, flags, uuid, base, number, generation = fields[:6]
         assert (version, uuid, base, number, generation) == (
-            4,
+            5,
             segment.uuid,
             segment.base_seq,
             segment.number,
@@ -250,7 +250,7 @@ def test_sealed_segments_have_a_true_footer(path: Path) -> None:
             len(topics),
         )
         assert footer_topics(segment) == sorted(topics)
-        assert flags == (1 if monotone else 0) | 2 | (4 if log_monotone else 0)
+        assert flags == (1 if monotone else 0) | 2 | (4 if log_monotone else 0) | 8
         at = segment.index_offset
         assert segment.raw[at : at + len(index)] == index
     assert footer(segments[-1]) is None

@@ -115,7 +115,8 @@ def test_every_truncation(built: Built, tmp_path: Path, number: int) -> None:
         name = built.copy(tmp_path / "copy") / seg.path.name
         os.truncate(name, cut)
         report = penstock.verify(name.parent)
-        assert report.ok == (cut >= seg.end), (cut, str(report))
+        sealed = cut == seg.segment_bytes  # the footer is there, and its key filter is not
+        assert report.ok == (cut >= seg.end and not sealed), (cut, str(report))
         whole = [f for f in seg.events if f.at + f.length <= cut]
         others = len(built.truth) - len(seg.events)
         assert report.events == others + len(whole), (cut, str(report))

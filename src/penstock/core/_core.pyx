@@ -105,6 +105,21 @@ cdef extern from *:
 
 include "layout.pxi"
 
+cdef extern from "filter.h" nogil:
+    enum:
+        PSK_COUNTERS
+    uint64_t psk_key_hash(const char *p, size_t n)
+    void psk_count_hash(uint8_t *counters, uint64_t hash)
+    uint64_t psk_counted(const uint8_t *counters)
+    uint64_t psk_filter_pages(uint64_t keys)
+    uint64_t psk_filter_page(uint64_t hash, uint64_t pages)
+    void psk_filter_add(char *pages_at, uint64_t pages, uint64_t hash)
+    bint psk_filter_has(const char *page, uint64_t pages, uint64_t hash)
+    void psk_filter_seal(
+        char *page, const char *uuid, uint64_t base_seq, uint32_t generation, uint32_t number, uint32_t pages)
+    bint psk_filter_is_good(
+        const char *page, const char *uuid, uint64_t base_seq, uint32_t generation, uint32_t number, uint32_t pages)
+
 cdef extern from "native.h" nogil:
     const int PSK_IS_POLLING
     enum:
@@ -417,6 +432,7 @@ include "values/marks.pxi"
 include "held.pxi"
 include "control.pxi"
 include "segments/segment.pxi"
+include "segments/filter.pxi"
 include "ring/positions.pxi"
 include "ring/hold.pxi"
 include "ring/walk.pxi"

@@ -160,14 +160,15 @@ def _copy_one(
     target = os.path.join(partial, segment.file_name(header.base_seq))
     fd = files.create_file(target, settings.file_mode)
     try:
-        sealed = not active and files.size(source, path) == header.segment_bytes
+        size = files.size(source, path)
+        sealed = not active and size >= header.segment_bytes
         files.allocate(fd, 0, L.INDEX_OFFSET, target)
         files.grow(fd, header.data_offset, target)
         segment.put_start(fd, header, target)  # of this version, not of the source's
         if sealed:
             index_end, sparse = header.producers_offset, files.write_sparse
             _copy_range(source, fd, L.INDEX_OFFSET, index_end, path, target, sparse)
-            _copy_range(source, fd, header.footer_offset, header.segment_bytes, path, target)
+            _copy_range(source, fd, header.footer_offset, size, path, target)  # and key filter
         _copy_range(source, fd, header.producers_offset, end, path, target)
         files.sync_data(fd, target)
     finally:

@@ -240,6 +240,7 @@ class SegmentSummary:
     monotone: bool
     log_monotone: bool
     topics: frozenset[bytes] | None  # None: too many to keep
+    filter_pages: int | None = None  # of the key filter after the footer; None: there is none
 
     @classmethod
     def of(
@@ -249,6 +250,7 @@ class SegmentSummary:
         index_crc: int,
         topics: frozenset[bytes] | None,
         sealed_ns: int,
+        filter_pages: int | None = None,
     ) -> SegmentSummary:
         """The result of a walk over all frames of a segment that has rolled."""
         return cls(
@@ -270,6 +272,7 @@ class SegmentSummary:
             monotone=walk.monotone_here,
             log_monotone=walk.monotone,
             topics=topics,
+            filter_pages=filter_pages,
         )
 
     def pack(self, header: Header) -> bytes:
@@ -279,6 +282,7 @@ class SegmentSummary:
             (L.FOOTER_FLAG_MONOTONE if self.monotone else 0)
             | (L.FOOTER_FLAG_LOG_MONOTONE if self.log_monotone else 0)
             | (L.FOOTER_FLAG_TOPICS_COMPLETE if self.topics is not None else 0)
+            | (L.FOOTER_FLAG_KEYS if self.filter_pages is not None else 0)
         )
         return seal(
             L.FOOTER,
@@ -306,6 +310,7 @@ class SegmentSummary:
             data_crc=self.data_crc,
             topics_count=len(self.topics or ()),
             topics_len=len(topics),
+            filter_pages=self.filter_pages or 0,
             topics=topics,
         )
 
@@ -328,13 +333,19 @@ class SegmentSummary:
         inside = header.data_offset <= last_frame < data_end <= header.footer_offset
         if not inside or fields["index_count"] > index_capacity(header.segment_bytes):
             return None
-        own = ("monotone", "log_monotone", "topics")
+        own = ("monotone", "log_monotone", "topics", "filter_pages")
         return cls(
             **{name: fields[name] for name in cls.__slots__ if name not in own},
             monotone=bool(flags & L.FOOTER_FLAG_MONOTONE),
             log_monotone=bool(flags & L.FOOTER_FLAG_LOG_MONOTONE),
             topics=topics,
+            filter_pages=fields["filter_pages"] if flags & L.FOOTER_FLAG_KEYS else None,
         )
+
+    @property
+    def filter_bytes(self) -> int:
+        """Bytes of the key filter after the footer."""
+        return (self.filter_pages or 0) * L.PAGE
 
 
 def open_block(walk: Walked) -> bytes:
@@ -367,7 +378,7 @@ def read_header(fd: int, path: str) -> Header:
 
 def read_footer(fd: int, header: Header, path: str) -> SegmentSummary | None:
     """The checked footer; None if the segment is not sealed."""
-    if files.size(fd, path) != header.segment_bytes:
+    if files.size(fd, path) < header.segment_bytes:
         return None
     return SegmentSummary.unpack(files.read_at(fd, L.PAGE, header.footer_offset, path), header)
 
@@ -453,7 +464,10 @@ def map_segment(path: str, *, write: bool = False) -> tuple[SegmentMap, Header]:
     except BaseException:
         files.close(fd)
         raise
-    m = SegmentMap(fd, str(path), header.segment_bytes, write)
+    filter_bytes = 0 if summary is None else summary.filter_bytes
+    whole = files.size(fd, path) >= header.segment_bytes + filter_bytes
+    m = SegmentMap(fd, str(path), header.segment_bytes + (filter_bytes if whole else 0), write)
+    m.uuid = header.uuid
     m.settings = header.settings
     m.base_seq = header.base_seq
     m.number = header.number
@@ -472,6 +486,9 @@ def map_segment(path: str, *, write: bool = False) -> tuple[SegmentMap, Header]:
         m.index_count = summary.index_count
         m.index_crc = summary.index_crc
         m.next_seq = summary.next_seq
+        m.has_filter = summary.filter_pages is not None
+        m.filter_at = header.segment_bytes
+        m.filter_pages = summary.filter_pages or 0
         m.close_fd()
     elif write:
         m.touch_singly(L.INDEX_OFFSET, header.data_offset)

@@ -225,17 +225,21 @@ class Store:
 
     def before(self, later: SegmentMap) -> SegmentMap | None:
         """The segment before ``later``; None if that is the oldest."""
+        fresh = False  # a listing for each step would take long in a log of many segments
         while True:
-            bases = self.bases(fresh=True)
+            bases = self.bases(fresh=fresh)
             at = bisect_right(bases, later.base_seq - 1) - 1
-            if at < 0:
+            if at < 0 and fresh:
                 return None
-            m = self.open(bases[at])
-            if m is None or self._is_foreign(bases[at]):
-                continue
-            leads_to = self.leads_to(m)
+            m = self.open(bases[at]) if at >= 0 else None
+            if m is not None and self._is_foreign(bases[at]):
+                continue  # and no longer listed
+            leads_to = 0 if m is None else self.leads_to(m)
             if leads_to == later.base_seq:
                 return m
+            if m is None or not fresh:
+                fresh = True
+                continue
             if not leads_to:
                 walk, state, bad_at = m.walk(m.grown(), check_crc=False)
                 raise m.damage(bad_at or walk.offset, state, walk.next_seq - 1)

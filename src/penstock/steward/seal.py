@@ -84,14 +84,20 @@ def seal_walked(
     m.write(entry_at, segment.open_block(walk))
     index_count = walk.index_count + 1
     _core.fail_point("seal.indexed")
+    key_filter = m.key_filter(walk.offset) if header.version >= L.KEY_FILTER_VERSION else None
     summary = SegmentSummary.of(
         walk,
         index_crc=m.crc_of(L.INDEX_OFFSET, index_count * L.INDEX_ENTRY_BYTES),
         topics=topics,
         sealed_ns=walk.last_append_ns,  # the same in every process that seals it
+        filter_pages=None if key_filter is None else len(key_filter) // L.PAGE,
     )
-    files.allocate(m.fd, header.footer_offset, header.segment_bytes, m.path)
+    end = header.segment_bytes + summary.filter_bytes
+    files.allocate(m.fd, header.footer_offset, end, m.path)
     _core.fail_point("seal.allocated")
+    if key_filter:
+        files.write_at(m.fd, key_filter, header.segment_bytes, m.path)
+        _core.fail_point("seal.filtered")
     files.write_at(m.fd, summary.pack(header), header.footer_offset, m.path)
     _core.fail_point("seal.written")
     index_bytes = segment.pages(index_count * L.INDEX_ENTRY_BYTES)

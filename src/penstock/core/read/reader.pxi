@@ -422,3 +422,29 @@ cdef class Reader:
             self.log.calls.check_there(self.log)  # no writer wakes the readers of a deleted log
             if nap_ns < 5000000:
                 nap_ns = nap_ns * 10 if nap_ns < 1000000 else 5000000
+
+
+def newest_by_key(Reader reader not None):
+    """The newest event of each key that ``reader`` returns from here on, without those that are deleted."""
+    cdef dict found = {}
+    cdef Event event
+    cdef uint16_t n = 0
+    cdef uint64_t passed = 0
+    cdef const char *at
+    cdef object key
+    while True:
+        event = reader.cursor.quick_step()
+        if event is None:
+            event = reader.step()
+        if event is None:
+            return found
+        at = frame_key(event.p, &n)
+        if n != PSK_NO_KEY:
+            key = PyBytes_FromStringAndSize(at, n)
+            if event.p[PSK_FRAME_KIND] == PSK_KIND_DELETE:
+                found.pop(key, None)
+            else:
+                found[key] = event
+        passed += 1
+        if not passed & 0xFFFF:
+            PyErr_CheckSignals()

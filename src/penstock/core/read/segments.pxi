@@ -85,6 +85,13 @@ cdef class SegmentCursor(Cursor):
             self.next = m.base_seq
         if self.log_ttl and not skip:
             m = self.pass_expired(m)
+        if m.next_seq and (m.next_seq < self.stop or not self.query.follows) and self.ruled_out(m):
+            self.enter(m, m.data_offset, m.data_offset)
+            if m.next_seq < self.stop:
+                self.cross(m.next_seq)
+            else:
+                self.next = self.stop
+            return True
         head = self.log.head()
         limit = m.published(head)
         at = m.seek(self.log, self.next, limit, skip)
@@ -173,15 +180,12 @@ cdef class SegmentCursor(Cursor):
     cdef int cross(self, uint64_t base_seq) except -1:
         """Continue in the segment that begins with ``base_seq``."""
         cdef SegmentMap m
-        cdef Query query = self.query
         if base_seq <= self.map.base_seq:
             raise self.damage(FRAME_ORDER)
         self.next = base_seq
         m = self.segment_at(base_seq)
         base_seq = m.base_seq
-        while query.filtered and base_seq < self.stop and m.rules_out(
-            query.topics, query.sieve.since_ns, query.sieve.until_ns
-        ):
+        while base_seq < self.stop and self.ruled_out(m):
             if m.next_seq <= base_seq:
                 raise m.damage(m.data_offset, FRAME_ORDER, self.next - 1)
             self.next = m.next_seq
@@ -190,6 +194,12 @@ cdef class SegmentCursor(Cursor):
         self.next = base_seq
         self.enter(m, m.data_offset, m.data_offset)
         return 0
+
+    cdef bint ruled_out(self, SegmentMap m) except -1:
+        """Whether a sealed segment has no event that is asked for."""
+        cdef Query query = self.query
+        return query.filtered and m.rules_out(
+            query.topics, query.sieve.since_ns, query.sieve.until_ns, query.key)
 
     cdef SegmentMap segment_at(self, uint64_t base_seq):
         """The segment that begins with ``base_seq``, or the next one if that cannot be read."""
@@ -249,6 +259,10 @@ cdef class SegmentCursor(Cursor):
             m = self.log.calls.segment_below(self.next - 1)
         if m is None:
             return False
+        if self.ruled_out(m):
+            self.enter(m, 0, m.grown())
+            self.next = m.base_seq
+            return True
         head = self.log.head()
         limit = m.published(head)
         self.enter(m, m.seek(self.log, self.next, limit, self.query.skip), limit)
@@ -281,17 +295,21 @@ cdef class SegmentCursor(Cursor):
 
     cdef bint before(self) except -1:
         cdef SegmentMap m
-        if self.next <= self.stop:
-            return False
-        try:
-            m = self.log.calls.segment_before(self.map)
-        except Corrupt:
-            if not self.query.skip:
-                raise
-            m = self.log.calls.segment_below(self.map.base_seq - 1)
-        if m is None:
-            return False
-        self.enter(m, 0, m.grown())
+        while True:
+            if self.next <= self.stop:
+                return False
+            try:
+                m = self.log.calls.segment_before(self.map)
+            except Corrupt:
+                if not self.query.skip:
+                    raise
+                m = self.log.calls.segment_below(self.map.base_seq - 1)
+            if m is None:
+                return False
+            self.enter(m, 0, m.grown())
+            if not self.ruled_out(m):
+                break
+            self.next = min(self.next, m.base_seq)
         if self.query.skip:
             self.at = m.last_valid(self.log, self.limit, self.next, &self.budget)
         else:

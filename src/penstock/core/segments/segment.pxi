@@ -350,6 +350,10 @@ cdef class SegmentMap:
     cdef public uint64_t index_count  # sealed: entries in the file
     cdef public uint32_t index_crc
     cdef public uint64_t next_seq     # sealed: base of the successor
+    cdef public bytes uuid            # of the log; empty if it is not known here
+    cdef public bint has_filter       # sealed: it has a key filter
+    cdef public uint64_t filter_at    # where that begins
+    cdef public uint64_t filter_pages # its length; 0: no event has a key
     cdef bint index_checked, index_trusted
     cdef public uint64_t prior_append_ns
     cdef public uint64_t prior_event_max_ns
@@ -366,7 +370,7 @@ cdef class SegmentMap:
         self.base = NULL
         self.own_index = NULL
         self.fd = -1
-        self.settings = b""
+        self.settings = self.uuid = b""
         self.home_fd = -1
         if given_fd is INSIDE:  # its memory does not belong to a file
             return
@@ -703,15 +707,20 @@ cdef class SegmentMap:
         count[0] = self.own_index_count
         return self.own_index
 
-    cpdef bint rules_out(self, object topics, object since_ns, object until_ns) except -1:
-        """Whether the summary of a sealed segment tells that no event has one of the topics and such a time."""
+    cpdef bint rules_out(self, object topics, object since_ns, object until_ns, bytes key=None) except -1:
+        """Whether the summary of a sealed segment tells that no event has one of the topics, such a time and the key."""
         cdef object s = self.summary
         return s is not None and (
             s.count == 0
             or s.event_max_ns < since_ns
             or s.event_min_ns > until_ns
             or (topics is not None and s.topics is not None and s.topics.isdisjoint(topics))
+            or (key is not None and filter_lacks(self, key))
         )
+
+    def key_filter(self, uint64_t limit):
+        """The pages of the key filter for the frames up to ``limit``; empty if no event has a key."""
+        return filter_of(self, limit)
 
     def offset_near(self, LogCore log not None, uint64_t seq):
         """Offset of the block of frames that contains ``seq``, according to the index."""

@@ -232,11 +232,16 @@ cdef class FrameScan:
     cdef readonly uint64_t out_at, out_last, out_batch
     cdef uint64_t out_producer
     cdef bint flatten, long_done
+    # The key filter that must have the keys of all events.
+    cdef bytes key_filter
+    cdef const char *filter_pages_at   # NULL: none is checked
+    cdef uint64_t filter_pages
+    cdef readonly uint64_t unfiltered_seq  # first event whose key it lacks; 0: none
 
     def __cinit__(
         self, uint64_t data_offset, uint64_t base_seq, uint64_t limit, *, bint holes=False,
         uint64_t prior_append_ns=0, uint64_t prior_event_max_ns=0, bint monotone=True,
-        uint64_t mark=0, uint64_t copy_to=0,
+        uint64_t mark=0, uint64_t copy_to=0, bytes key_filter=None,
     ):
         self.index = NULL
         self.out = NULL
@@ -259,6 +264,10 @@ cdef class FrameScan:
         if self.index == NULL or self.topic_bytes == NULL or self.topic_slots == NULL:
             raise MemoryError
         memset(self.topic_slots, 0, TOPIC_TABLE * sizeof(uint16_t))
+        self.key_filter = key_filter
+        if key_filter is not None:
+            self.filter_pages_at = PyBytes_AS_STRING(key_filter)
+            self.filter_pages = <uint64_t>PyBytes_GET_SIZE(key_filter) // PSK_PAGE
         if copy_to:
             self.out_room = PSK_SCAN_WINDOW_BYTES
             self.out = <char *>PyMem_Malloc(self.out_room)
@@ -520,6 +529,8 @@ cdef class FrameScan:
                 self.watch_any = True
                 self.watch_ns = append_ns
                 self.watch_sum = seq + left
+            if is_event(p) and self.filter_pages_at != NULL:
+                self.check_key(p)
             if is_event(p) and not self.topics_overflow:
                 self.take_topic(frame_topic(p), psk_get16(p + PSK_FRAME_TOPIC_LEN))
             if self.words_count + 4 > DIGEST_WORDS:
@@ -602,6 +613,8 @@ cdef class FrameScan:
         if self.words_count + 4 > DIGEST_WORDS:
             self.digest()
         for i in range(4):
+            if self.filter_pages_at != NULL:
+                self.check_key(starts[i] - PSK_FRAME_SEQ)
             self.words[self.words_count + i] = psk_get64(starts[i] - PSK_FRAME_SEQ)
         self.words_count += 4
         self.in_batch = left != 0
@@ -625,6 +638,21 @@ cdef class FrameScan:
         w.last_frame = at + 3 * total
         w.offset = at + 4 * total
         return True
+
+    cdef void check_key(self, const char *p) noexcept nogil:
+        """Note the first event whose key the filter lacks."""
+        cdef uint16_t n = 0
+        cdef const char *key = frame_key(p, &n)
+        cdef uint64_t hash
+        if n == PSK_NO_KEY or self.unfiltered_seq:
+            return
+        if self.filter_pages:
+            hash = psk_key_hash(key, n)
+            if psk_filter_has(
+                self.filter_pages_at + psk_filter_page(hash, self.filter_pages) * PSK_PAGE, self.filter_pages, hash
+            ):
+                return
+        self.unfiltered_seq = psk_get64(p + PSK_FRAME_SEQ)
 
     cdef FrameState check_producer(self, const char *p) noexcept nogil:
         """A producer frame names the one before it, which may be lost if there was damage."""

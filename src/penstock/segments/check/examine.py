@@ -48,6 +48,7 @@ class Segment:
     index_bad: int | None = None  # first entry that does not match the frames
     index_wanted: int = 0  # entries that were compared
     producers_bad: bool = False
+    filter_bad: int | None = None  # offset of the first damaged page of its key filter
     frames: Frames | None = None
     unreadable: list[int] = field(default_factory=list)
 
@@ -150,7 +151,13 @@ def examine(
         found.limit, found.required = limit, sure
         slot = found.slot
         found.frames = scan_frames(
-            source, header, limit, sure=sure, head=head, mark=slot.offset if slot else 0
+            source,
+            header,
+            limit,
+            sure=sure,
+            head=head,
+            mark=slot.offset if slot else 0,
+            key_filter=_read_filter(found, source, header),
         )
         if found.footer is None and found.footer_bad:
             _read_footer(found, source, header)  # it may have just been written
@@ -174,9 +181,22 @@ def _read_slots(found: Segment, source: FileSource, header: Header) -> None:
 
 def _read_footer(found: Segment, source: FileSource, header: Header) -> None:
     page = source.read(header.footer_offset, L.PAGE)
-    if source.look_again() == header.segment_bytes:  # the file has that size before it is sealed
+    if source.look_again() >= header.segment_bytes:  # the file has that size before it is sealed
         found.footer = SegmentSummary.unpack(page, header)
     found.footer_bad = found.footer is None and any(page)
+
+
+def _read_filter(found: Segment, source: FileSource, header: Header) -> bytes | None:
+    """The key filter of a sealed segment, if it has a valid one."""
+    footer = found.footer
+    if footer is None or footer.filter_pages is None:
+        return None
+    pages = source.read(header.segment_bytes, footer.filter_bytes)
+    bad: int | None = len(pages) // L.PAGE
+    if len(pages) == footer.filter_bytes:
+        bad = _core.bad_filter_page(pages, header.uuid, header.base_seq, header.generation)
+    found.filter_bad = None if bad is None else header.segment_bytes + bad * L.PAGE
+    return pages if bad is None else None
 
 
 def _check_index(found: Segment, source: FileSource, sure: int) -> None:
@@ -287,7 +307,7 @@ def guess_header(
 
 def _footer_for(source: FileSource, header: Header) -> Header | None:
     """The header with what a valid footer says about it."""
-    if source.size != header.segment_bytes:
+    if source.size < header.segment_bytes:
         return None
     page = source.read(header.footer_offset, L.PAGE)
     if len(page) < L.PAGE:
@@ -306,6 +326,7 @@ def guess_alone(found: Segment, uuid: bytes, number: int) -> Header | None:
     source = FileSource(found.path)
     try:
         footer = read_identity(source)
+        footer_at = _footer_at(source)
         start = _frames_start(source, found.name_base)
     finally:
         source.close()
@@ -314,8 +335,8 @@ def guess_alone(found: Segment, uuid: bytes, number: int) -> Header | None:
     if start is None:
         if not sealed:
             return None
-        start = L.INDEX_OFFSET + segment.index_bytes_for(found.size)
-    size = found.size if sealed else _size_for(start, found.size)
+        start = L.INDEX_OFFSET + segment.index_bytes_for(footer_at + L.PAGE)
+    size = footer_at + L.PAGE if sealed else _size_for(start, found.size)
     if footer is not None and sealed:
         uuid, _, number, generation = footer
     else:
@@ -337,12 +358,22 @@ def guess_alone(found: Segment, uuid: bytes, number: int) -> Header | None:
 
 def read_identity(source: FileSource) -> tuple[bytes, int, int, int] | None:
     """The uuid, base, number and generation in the footer of a sealed segment; None: no footer."""
-    page = source.read(source.size - L.PAGE, L.PAGE) if source.size > L.PAGE else b""
+    page = source.read(_footer_at(source), L.PAGE) if source.size > L.PAGE else b""
     good = len(page) == L.PAGE and page.startswith(L.FOOTER_MAGIC)
     if not good or not is_good(L.FOOTER, page):
         return None
     fields = L.FOOTER.unpack(page)
     return fields["uuid"], fields["base_seq"], fields["number"], fields["generation"]
+
+
+def _footer_at(source: FileSource) -> int:
+    """Where the footer of a sealed segment is, by the size of the file and its key filter."""
+    last = source.size - L.PAGE
+    page = source.read(last, L.PAGE)
+    if len(page) < L.PAGE or not is_good(L.FILTER, page):
+        return last
+    pages = L.FILTER.get(page, "pages")
+    return max(0, last - pages * L.PAGE)
 
 
 def _frames_start(source: FileSource, base_seq: int) -> int | None:

@@ -138,6 +138,7 @@ class Frames:
     topics: frozenset[bytes] | None
     marked: Walked
     gave_up: bool
+    unfiltered: int  # seq of the first event whose key the key filter lacks; 0: none
 
     @property
     def damaged(self) -> bool:
@@ -262,13 +263,20 @@ class _HoleFinder:
 
 
 def scan_frames(
-    source: FileSource, header: Header, limit: int, *, sure: int, head: int, mark: int
+    source: FileSource,
+    header: Header,
+    limit: int,
+    *,
+    sure: int,
+    head: int,
+    mark: int,
+    key_filter: bytes | None = None,
 ) -> Frames:
-    """Check every frame up to ``limit``.
+    """Check every frame up to ``limit``, and whether the key filter, if given, has all keys.
 
     Below ``sure`` every frame must be valid; below ``head`` too, unless there are only zeros.
     """
-    scan = scan_of(header, limit, mark=mark)
+    scan = scan_of(header, limit, mark=mark, key_filter=key_filter)
     finder = _HoleFinder(source, scan, sure, head)
     end: Literal["rolled", "limit", "lost"] = "limit"
     for status in pump(scan, source):
@@ -296,4 +304,5 @@ def scan_frames(
         topics=scan.topics(),
         marked=scan.walked_at_mark(),
         gave_up=scan.exhausted,
+        unfiltered=scan.unfiltered_seq,
     )

@@ -11,7 +11,7 @@ from penstock.report import Problem, Severity, many
 from penstock.segments import segment
 from penstock.segments.check.examine import Segment, newest_settings
 from penstock.segments.check.frames import Hole, Tail
-from penstock.segments.segment import SegmentSummary
+from penstock.segments.segment import Header, SegmentSummary
 from penstock.settings import Settings
 
 REPAIR = "run penstock.repair(path) to see what can be saved"
@@ -94,7 +94,7 @@ def judge(place: ChainLink, before: ChainLink | None) -> None:
         if rot.offset - L.SLOT_BYTES not in found.slots_bad:  # else the page was being written
             message = f"{rot.message}; no event is lost, and repair writes it again"
             place.say("header", "damage", message, offset=rot.offset)
-    if found.size > header.segment_bytes:
+    if found.size > header.segment_bytes + _filter_room(found, header):
         place.say(
             "size",
             "damage",
@@ -129,6 +129,7 @@ def judge(place: ChainLink, before: ChainLink | None) -> None:
     _judge_frames(place)
     _judge_settings(place)
     _judge_index(place)
+    _judge_filter(place)
     _judge_footer(place)
 
 
@@ -327,6 +328,39 @@ def _judge_index(place: ChainLink) -> None:
         )
 
 
+def _filter_room(found: Segment, header: Header) -> int:
+    """Bytes that a key filter may take after the segment's own size."""
+    if found.footer is not None:
+        return found.footer.filter_bytes
+    if header.version < L.KEY_FILTER_VERSION:
+        return 0
+    # A seal that was cut off wrote one, or allocated it, before the footer.
+    return segment.pages(header.segment_bytes // L.FRAME_HEADER_BYTES * L.KEY_FILTER_BITS // 8)
+
+
+def _judge_filter(place: ChainLink) -> None:
+    found = place.segment
+    frames = found.frames
+    assert frames is not None
+    if found.filter_bad is not None:
+        place.say(
+            "filter",
+            "damage",
+            "its key filter is not valid here, and reads by key pass over no event because of it; "
+            "repair writes it again",
+            offset=found.filter_bad,
+        )
+    elif frames.unfiltered:
+        assert found.header is not None
+        place.say(
+            "filter",
+            "damage",
+            f"its key filter lacks the key of seq {frames.unfiltered}, which reads by key may pass "
+            "over; repair writes it again",
+            offset=found.header.segment_bytes,
+        )
+
+
 def _judge_footer(place: ChainLink) -> None:
     found = place.segment
     header, frames, footer = found.header, found.frames, found.footer
@@ -345,6 +379,7 @@ def _judge_footer(place: ChainLink) -> None:
         index_crc=footer.index_crc,
         topics=frames.topics,
         sealed_ns=footer.sealed_ns,
+        filter_pages=footer.filter_pages,
     )
     if wanted != footer and not found.guessed:
         names = [n for n in SegmentSummary.__slots__ if getattr(wanted, n) != getattr(footer, n)]

@@ -151,12 +151,15 @@ def _finish(fd: int, header: Header, end: int, rolled: bool, target: str) -> Wal
     index = frames.index + (segment.open_block(frames.walk) if rolled else b"")
     files.write_at(fd, index, L.INDEX_OFFSET, target)
     if rolled:
+        key_filter = segment.map_segment(target)[0].key_filter(end)
         summary = SegmentSummary.of(
             frames.walk,
             index_crc=_core.crc32c(index),
             topics=frames.topics,
             sealed_ns=_core.now_ns(),
+            filter_pages=len(key_filter) // L.PAGE,
         )
+        files.write_at(fd, key_filter, header.segment_bytes, target)
         files.write_at(fd, summary.pack(header), header.footer_offset, target)
     files.sync_data(fd, target)  # a checkpoint must only cover frames that are on disk
     files.write_at(fd, segment.first_slot(header).pack(), L.SLOT_A_OFFSET, target)

@@ -1,0 +1,13 @@
+"""A log for tests of its maintenance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A path where no log is yet."""
+    return tmp_path / "log"
