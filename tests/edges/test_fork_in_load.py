@@ -238,7 +238,7 @@ def test_staging_that_forks(path: Path, tmp_path: Path, forker: Forker) -> None:
     with penstock.open(path, segment_size="64KiB") as log:
         pyarrow = pytest.importorskip("pyarrow")
         tables = [pyarrow.table({"value": [value(i)]}) for i in range(40)]
-        taken = [log._intake(t, "value", None, None, None, None, None, None) for t in tables]
+        taken = [log._intake(t, "value", *[None] * 8) for t in tables]
 
         def rows() -> Iterator[Any]:
             for i, intake in enumerate(taken):

@@ -147,7 +147,7 @@ class Machine(RuleBasedStateMachine):
 
     def frame_bytes(self, row: Row) -> int:
         entry = penstock.Entry(row.value, row.key, row.topic, row.headers, row.time)
-        gathered = self.log._gathering([entry], 1 << 40, 1, None, None, None, None, None, None)
+        gathered = self.log._gathering([entry], 1 << 40, 1, *[None] * 8)
         return self.log._frame_bytes(next(gathered))
 
     @rule(row=rows(), second=st.booleans())

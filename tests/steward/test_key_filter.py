@@ -162,7 +162,7 @@ def test_latest(path: Path) -> None:
         with pytest.raises(penstock.WrongType):
             log.latest(None)  # type: ignore[call-overload]
         with pytest.raises(penstock.WrongType):
-            log.latest(keys=b"one")  # type: ignore[call-overload]
+            log.latest(keys=b"one")  # type: ignore[arg-type]
         with pytest.raises(penstock.Usage):
             log.latest(b"1", arrow=True)  # type: ignore[call-overload]
 

@@ -155,8 +155,8 @@ def test_an_event_has_no_constructor() -> None:
 def test_entries_are_tuples() -> None:
     """Entry has a value and, by name or place, what may go with it."""
     entry = penstock.Entry(b"v", b"k", "t", {"h": None}, 5, ["ok"])
-    assert entry == (b"v", b"k", "t", {"h": None}, 5, ["ok"])
-    assert penstock.Entry(b"v") == (b"v", None, None, None, None, None)
+    assert entry == (b"v", b"k", "t", {"h": None}, 5, ["ok"], None, None)
+    assert penstock.Entry(b"v") == (b"v", None, None, None, None, None, None, None)
 
 
 def test_a_value_is_found_by_any_string_that_says_so(log: penstock.Log) -> None:
