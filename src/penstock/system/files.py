@@ -411,6 +411,13 @@ def status(path: str | Directory) -> os.stat_result:
         return os.stat(name, dir_fd=at.fd, follow_symlinks=False)
 
 
+def free_bytes(path: str) -> int:
+    """Bytes that a user without privileges may still write to the file system of ``path``."""
+    with _doing("looking at the file system of", path):
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
+
+
 def set_mode(fd: int, mode: int, path: str) -> None:
     """Give an open file other permission bits."""
     with _doing("changing", path):
