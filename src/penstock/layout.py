@@ -554,6 +554,7 @@ WHEN_FULL_ERROR = 2
 LOCK_WAITERS = 0x80000000
 TOKEN_MAX = 0x7FFFFFFF
 TOKEN_BYTE = 1 << 32  # the OFD lock of token t is on byte TOKEN_BYTE + t of the file of locks
+TURN_BYTE = 1 << 31  # of `writers.lock`: the OFD lock of whoever does maintenance
 HOLD_BYTE = (
     1 << 31
 ) + 4096  # the OFD lock of the reader in slot i of C_HOLDS is on byte HOLD_BYTE + i

@@ -16,7 +16,7 @@ from penstock.handle.load import load_into
 from penstock.layout import C_DURABLE_SEQ, C_POISONED
 from penstock.reader import SEQ_MAX, Position, Reader, Topic, bounds, make_query, to_seq
 from penstock.report import Plan, Report
-from penstock.settings import Settings, WhenFull, parse_size
+from penstock.settings import SEGMENTS_ONLY, Settings, WhenFull, parse_size
 from penstock.stats import Stats, collect
 from penstock.steward import Steward
 from penstock.system import files
@@ -441,6 +441,16 @@ class Log(Handle, Generic[T]):
         when_full: WhenFull | None = None,
         codec: str | None = None,
         ttl: Span | None = None,
+        keep_seconds: Span | None = None,
+        keep_bytes: int | str | None = None,
+        keep_segments: int | None = None,
+        keep_until_consumed: bool | Iterable[str] | None = None,
+        consumer_ttl: Span | None = None,
+        max_lag: int | str | None = None,
+        max_bytes: int | str | None = None,
+        prepare_at: float | None = None,
+        max_unsealed: int | None = None,
+        max_failures: int | None = None,
     ) -> Settings:
         """Change settings of the log, for every process; returns them all.
 
@@ -449,9 +459,16 @@ class Log(Handle, Generic[T]):
         A ``ttl`` applies to the events that the log has, too; 0 lets them live for ever. Readers
         obey it from the next segment, lap or change of settings that they come to.
 
+        What a log of segments keeps: ``keep_seconds``, ``keep_bytes``, ``keep_segments`` and
+        ``keep_until_consumed``, with ``consumer_ttl`` and ``max_lag`` for consumers that are dead
+        or hopeless; 0 or False ends a rule. Nothing is ever deleted unless one is set.
+        ``max_bytes`` is the most that it may take on disk. `Settings` says more about each.
+
         >>> log = penstock.open(path)
         >>> log.configure(segment_size="1MiB").segment_size
         1048576
+        >>> log.configure(keep_bytes="10GiB", keep_seconds=7 * 86400).keep_bytes
+        10737418240
         """
         given = {
             "segment_size": segment_size,
@@ -459,24 +476,43 @@ class Log(Handle, Generic[T]):
             "when_full": when_full,
             "codec": codec,
             "ttl": ttl,
+            "keep_seconds": keep_seconds,
+            "keep_bytes": keep_bytes,
+            "keep_segments": keep_segments,
+            "keep_until_consumed": keep_until_consumed,
+            "consumer_ttl": consumer_ttl,
+            "max_lag": max_lag,
+            "max_bytes": max_bytes,
+            "prepare_at": prepare_at,
+            "max_unsealed": max_unsealed,
+            "max_failures": max_failures,
         }
         changes = {name: value for name, value in given.items() if value is not None}
-        now = self.settings
         self._storage.check_there(self)
+        self._check_changes(self.settings, changes)
+        return self._change_settings(lambda now: now.changed(**changes))
+
+    def _check_changes(self, now: Settings, changes: dict[str, Any]) -> None:
+        """Refuse changes of settings that this log cannot have."""
         changed = now.changed(**changes)
         if changed.codec != now.codec:
             raise Usage(
                 f"{self.path}: the log's codec is {now.codec!r} and cannot be changed; to "
                 "encode one event differently give codec= with the append"
             )
-        if segment_size is not None and self._storage.is_ring:
+        if not self._storage.is_ring:
+            if "when_full" in changes:
+                raise Usage(f"{self.path}: when_full is for a ring, but this is a log of segments")
+            return
+        if "segment_size" in changes:
             raise Usage(
                 f"{self.path}: is a ring, which has no segment_size; resize() changes its size"
             )
-        if when_full is not None and not self._storage.is_ring:
-            raise Usage(f"{self.path}: when_full is for a ring, but this is a log of segments")
-        self._storage.append_settings(self, changed)
-        return changed
+        for name in changes.keys() & SEGMENTS_ONLY:
+            raise Usage(
+                f"{self.path}: {name} is for a log of segments, but this is a ring, which "
+                "overwrites its oldest events; resize() changes how many it keeps"
+            )
 
     def resize(self, size: int | str) -> None:
         """Give a ring another size; the newest events that fit are kept.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias
@@ -77,6 +78,30 @@ class Settings:
     ttl : float
         How many seconds an event lives, counted from its append; 0 for ever. Older events are not
         returned by any reader. An event whose own ``ttl`` is shorter lives for that.
+    keep_seconds : float
+        Retention deletes segments whose last event was appended longer ago; 0: no such rule.
+    keep_bytes : int
+        Retention deletes the oldest segments while the log takes more bytes on disk; 0: no such
+        rule.
+    keep_segments : int
+        Retention deletes the oldest segments above this number; 0: no such rule.
+    keep_until_consumed : bool or names
+        Retention deletes a segment only when the consumers and groups with these names have
+        committed all of it; True: all that the log has. If no other rule is set, it then goes.
+    consumer_ttl : float
+        A consumer that is not live, and was last seen longer ago, holds nothing back; 0: any.
+    max_lag : int
+        Nobody holds back what is more than this many bytes before the end of the log; 0: any.
+    max_bytes : int
+        The log never takes more bytes on disk: appends raise `DiskFull` first; 0: no limit.
+    prepare_at : float
+        The share of a segment after which the next one is prepared in the background; 0: never.
+    max_unsealed : int
+        If more finished segments wait to be sealed, appends raise `Backpressure`; 0: no limit.
+    max_failures : int
+        If background work fails this often in a row, appends raise `Backpressure`; 0: no limit.
+    first_seq : int
+        Set by retention and trims only: events before it are gone, even if a file still has them.
     """
 
     segment_size: int = layout.SEGMENT_BYTES_DEFAULT
@@ -84,12 +109,25 @@ class Settings:
     codec: str = BYTES
     when_full: WhenFull = "drop"
     ttl: float = 0
+    keep_seconds: float = 0
+    keep_bytes: int = 0
+    keep_segments: int = 0
+    keep_until_consumed: bool | tuple[str, ...] = False
+    consumer_ttl: float = 0
+    max_lag: int = 0
+    max_bytes: int = 0
+    prepare_at: float = 0.8
+    max_unsealed: int = 500
+    max_failures: int = 100
+    first_seq: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("segment_size", "file_mode"):
+        for name in ("segment_size", "file_mode", *_COUNTS):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
                 raise WrongType(f"{name} must be an int, got {type(value).__name__}")
+            if name in _COUNTS and not 0 <= value < 1 << 64:
+                raise Usage(f"{name} must be 0 or more, got {value}")
         size = self.segment_size
         if not layout.SEGMENT_BYTES_MIN <= size <= layout.SEGMENT_BYTES_MAX or size % layout.PAGE:
             raise Usage(
@@ -103,10 +141,18 @@ class Settings:
             )
         check_codec_name(self.codec)
         check_choice(self.when_full, "when_full", "drop", "block", "error")
-        if isinstance(self.ttl, bool) or not isinstance(self.ttl, int | float):
-            raise WrongType(f"ttl must be a number of seconds, got {type(self.ttl).__name__}")
-        if self.ttl:
-            span_ns(self.ttl, "ttl")
+        for name in _SPANS:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise WrongType(f"{name} must be a number of seconds, got {type(value).__name__}")
+            if value:
+                span_ns(value, name)
+        share = self.prepare_at
+        if isinstance(share, bool) or not isinstance(share, int | float):
+            raise WrongType(f"prepare_at must be a number from 0 to 1, got {type(share).__name__}")
+        if not 0 <= share <= 1:
+            raise Usage(f"prepare_at must be a number from 0 to 1, got {share!r}")
+        _check_names(self.keep_until_consumed)
 
     @property
     def dir_mode(self) -> int:
@@ -124,21 +170,21 @@ class Settings:
         for name, value in list(changes.items()):
             if name not in known:
                 raise Usage(f"a setting must be one of {', '.join(sorted(known))}, got {name!r}")
-            if name == "segment_size":
+            if name in _SIZES:
                 changes[name] = parse_size(value, name)
-            elif name == "ttl" and isinstance(value, timedelta):
+            elif name in _SPANS and isinstance(value, timedelta):
                 changes[name] = span_ns(value, name) / 1e9 if value else 0
+            elif name == "keep_until_consumed":
+                changes[name] = names_of(value)
         return replace(self, **changes)
 
     def to_json(self) -> bytes:
         """The form that headers and settings frames store; defaults are left out."""
-        said = asdict(self)
-        if self.codec == BYTES:
-            del said["codec"]
-        if self.when_full == "drop":
-            del said["when_full"]
-        if not self.ttl:
-            del said["ttl"]
+        said = {
+            name: value
+            for name, value in asdict(self).items()
+            if name in ("segment_size", "file_mode") or value != _DEFAULTS[name]
+        }
         data = json.dumps(said, sort_keys=True, separators=(",", ":")).encode()
         if len(data) > layout.SETTINGS_BYTES_MAX:
             raise TooLarge(
@@ -166,6 +212,44 @@ class Settings:
         if len(_SEEN) < _SEEN_MAX:
             _SEEN[data] = settings
         return settings
+
+
+_SPANS = ("ttl", "keep_seconds", "consumer_ttl")
+_SIZES = ("segment_size", "keep_bytes", "max_lag", "max_bytes")
+_COUNTS = (*_SIZES[1:], "keep_segments", "max_unsealed", "max_failures", "first_seq")
+SEGMENTS_ONLY = frozenset(  # settings that a ring cannot have
+    {*_COUNTS, "keep_seconds", "keep_until_consumed", "consumer_ttl", "prepare_at"}
+)
+_DEFAULTS = {f.name: f.default for f in fields(Settings)}
+
+
+def names_of(value: object) -> bool | tuple[str, ...]:
+    """``keep_until_consumed`` in one form: whether by all, or names of consumers and groups."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str | bytes | bytearray | memoryview) or not isinstance(value, Iterable):
+        raise WrongType(
+            "keep_until_consumed must be True, False or a list of names of consumers and groups, "
+            f"got {type(value).__name__}"
+        )
+    try:
+        found = tuple(dict.fromkeys(value))
+    except TypeError:
+        raise WrongType(
+            "keep_until_consumed must be a list of names, got one that is no text"
+        ) from None
+    _check_names(found)
+    return found or False
+
+
+def _check_names(names: object) -> None:
+    """Refuse what is neither a bool nor names."""
+    if isinstance(names, bool):
+        return
+    if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
+        raise WrongType("keep_until_consumed must be True, False or names, each of them a str")
+    if not names or not all(names):
+        raise Usage("keep_until_consumed must be True, False or names, got an empty one")
 
 
 # Every roll reads the settings several times, and under the write lock; they rarely change.

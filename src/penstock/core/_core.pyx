@@ -247,7 +247,7 @@ cdef enum:
     INTERRUPTED = 5  # check for signals, then wait on
     POISONED = 6
     CONFLICT = 7     # expect= does not match
-    STALE = 8        # another producer appended since the table of producers was read
+    STALE = 8        # another producer appended since the table was read, or settings have changed
     COPY = 10        # of a ring: settings or producers must be appended again first
     TAIL = 11        # of a ring: the oldest frame is damaged
     FULL = 12        # of a ring: events that would be overwritten are still needed

@@ -11,7 +11,7 @@ cdef class Calls:
 
     # Of the handle itself.
     cdef object after_fork, look_again, become_writer, look_ahead, sync_due, sync, produced
-    cdef object codec_name, ttl_ns, next_seq, durable_seq
+    cdef object codec_name, limits, next_seq, durable_seq
     cdef object closed_error, gone_error, poisoned_error, no_such_seq, other_item
     # Of its storage.
     cdef object check_there, make_ready, make_ready_to_configure, roll_for, confirm, take_hold
@@ -20,7 +20,7 @@ cdef class Calls:
     cdef object first_appended
 
     def __init__(
-        self, *, after_fork, look_again, become_writer, look_ahead, sync_due, sync, produced, codec_name, ttl_ns,
+        self, *, after_fork, look_again, become_writer, look_ahead, sync_due, sync, produced, codec_name, limits,
         next_seq, durable_seq, closed_error, gone_error, poisoned_error, no_such_seq, other_item, check_there,
         make_ready, make_ready_to_configure, roll_for, confirm, take_hold, too_large_error, full_error, segment_for, segment_at,
         segment_before, segment_after, segment_below, lowest_base, first_appended,
@@ -33,7 +33,7 @@ cdef class Calls:
         self.sync = sync
         self.produced = produced
         self.codec_name = codec_name
-        self.ttl_ns = ttl_ns
+        self.limits = limits
         self.next_seq = next_seq
         self.durable_seq = durable_seq
         self.closed_error = closed_error

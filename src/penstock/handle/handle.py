@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Self
 
@@ -415,20 +416,38 @@ class Handle(LogCore):
         """The log's codec, which never changes."""
         return self.settings.codec
 
-    def _ttl_ns(self) -> int | None:
-        """How long events of the log live, 0 for ever; None if it cannot be told just now.
+    def _limits(self) -> tuple[int, int] | None:
+        """How long events of the log live, 0 for ever, and the seq below which they are gone.
 
-        A log whose settings cannot be read stays readable, as if it had none; verify reports them.
+        None if it cannot be told just now. A log whose settings cannot be read stays readable, as
+        if it had none; verify reports them.
         """
         self._ensure_open()
         attached, static = self._ctl, self._storage.static
         try:
             if attached is not None:
                 found = self._storage.settings_seen(self, attached)
-                return None if found is None else found.ttl_ns
-            return 0 if static is None else static.settings.ttl_ns
+            else:
+                found = None if static is None else static.settings
+                if static is None:
+                    return 0, 0
         except Corrupt:
-            return 0
+            return 0, 0
+        return None if found is None else (found.ttl_ns, found.first_seq)
+
+    def _change_settings(self, change: Callable[[Settings], Settings]) -> Settings:
+        """Append the settings that ``change`` makes of the present ones; nobody's are lost.
+
+        It is called again if other settings were appended meanwhile.
+        """
+        self._check_writable()
+        self._ensure_open()
+        while True:
+            attached = self._live()
+            at = attached.get(L.C_SETTINGS_POS)
+            changed = change(self._storage.settings(self, attached))
+            if self._storage.append_settings(self, changed, at):
+                return changed
 
     def _next_seq(self) -> int:
         self._ensure_open()
@@ -493,7 +512,7 @@ def _calls(kind: type[Handle], storage: Storage) -> Calls:
         sync=Handle._sync,
         produced=Handle._produced,
         codec_name=Handle._codec_name,
-        ttl_ns=Handle._ttl_ns,
+        limits=Handle._limits,
         next_seq=Handle._next_seq,
         durable_seq=Handle._durable_seq,
         closed_error=Handle._closed_error,

@@ -203,8 +203,8 @@ class Writing(Protocol):
     def settings_seen(self, handle: Handle, attached: Control) -> Settings | None:
         """The same without waiting; None while their frame is being overwritten."""
 
-    def append_settings(self, handle: Handle, settings: Settings) -> None:
-        """Append other settings."""
+    def append_settings(self, handle: Handle, settings: Settings, at: int) -> bool:
+        """Append other settings, made of those at ``at``; False if they are not the newest now."""
 
     def ask_producers(self, handle: Handle, question: Callable[[Table], T]) -> tuple[T, int]:
         """The answer of the current table of producers, and its place."""

@@ -42,16 +42,17 @@ def resize(handle: Handle, storage: RingStorage, nbytes: int, *, keep_all: bool 
     _Unbroken(_Resize(handle, storage, nbytes, keep_all).run).run()
 
 
-def append_settings(handle: Handle, storage: RingStorage, changed: Settings) -> None:
+def append_settings(handle: Handle, storage: RingStorage, changed: Settings, at: int) -> bool:
     """Append settings; if earlier ones take the reserved room, rewrite the ring.
 
     A copy of the same size has the newest settings in its header, and no frames of older ones.
+    False: there are other settings than those at ``at`` by now.
     """
     try:
-        state.append_settings(handle, storage, changed)
+        return state.append_settings(handle, storage, changed, at)
     except Full:
         if changed == handle.settings:
-            return
+            return True
         try:
             resize(handle, storage, storage.known_header(handle).file_bytes, keep_all=True)
         except (Busy, Full) as why:
@@ -60,7 +61,7 @@ def append_settings(handle: Handle, storage: RingStorage, changed: Settings) -> 
                 "room for new ones; nothing was changed. Let a reader move on, "
                 "or try again when no other handle has the ring open"
             ) from why
-        state.append_settings(handle, storage, changed)
+        return False  # the settings are in another file now: change those
 
 
 class _Resize:

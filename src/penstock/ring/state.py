@@ -89,13 +89,17 @@ def _without_frame(path: str, attached: Control, began_with: Settings) -> Settin
     return replace(began_with, when_full=when_full)
 
 
-def append_settings(handle: Handle, storage: RingStorage, changed: Settings) -> None:
-    """Append settings; writers obey them from then on, under the same lock."""
+def append_settings(handle: Handle, storage: RingStorage, changed: Settings, at: int) -> bool:
+    """Append settings; writers obey them from then on, under the same lock.
+
+    False if those at ``at``, which they were made of, are not the newest any more.
+    """
     handle._check_writable()
     handle._ensure_open()
     storage.make_ready(handle, 0, None)  # so that only room can be lacking
-    handle._append_settings(changed.to_json(), WHEN_FULL[changed.when_full])
+    done = handle._append_settings(changed.to_json(), WHEN_FULL[changed.when_full], at)
     handle._live().wake_all()
+    return done
 
 
 def state_frames(

@@ -253,8 +253,8 @@ class RingStorage:
     def settings_seen(self, handle: Handle, attached: Control) -> Settings | None:
         return state.read_settings(handle, self, attached)
 
-    def append_settings(self, handle: Handle, settings: Settings) -> None:
-        resize.append_settings(handle, self, settings)
+    def append_settings(self, handle: Handle, settings: Settings, at: int) -> bool:
+        return resize.append_settings(handle, self, settings, at)
 
     def ask_producers(self, handle: Handle, question: Callable[[Table], _T]) -> tuple[_T, int]:
         return state.ask_producers(handle, self, question)

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 def first_seq(store: Store, handle: Handle) -> int:
     """Seq of the oldest event; the next seq if there is none."""
+    floor = handle._floor()
     m = store.covering(0) if store.bases(fresh=True) else None
-    return m.base_seq if m is not None else handle._next_seq()
+    return max(m.base_seq, floor) if m is not None else handle._next_seq()
 
 
 def why_missing(store: Store, seq: int) -> PenstockError | None:
@@ -82,15 +83,17 @@ def topics(store: Store, handle: Handle) -> set[bytes]:
     found: set[bytes] = set()
     stop = handle._head()
     active = SegmentPosition.unpack(stop).number
-    base = first_seq(store, handle)
+    first = first_seq(store, handle)
+    base = store.bases()[0]
     while base < handle._next_seq():
         m = store.beginning_at(base)
-        if m.summary is not None and m.summary.topics is not None:
+        if m.summary is not None and m.summary.topics is not None and base >= first:
             found |= m.summary.topics
         else:
             here = m.number == active
             end = m.published(stop) if here else m.data_end or m.end_of_frames(handle)
-            found |= m.topics(m.data_offset, end)
+            start = m.data_offset if base >= first else m.offset_of(handle, first, end)
+            found |= m.topics(start, end)
         if active <= m.number:
             break
         base = store.leads_to(m)

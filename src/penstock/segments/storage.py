@@ -6,11 +6,12 @@ It has the state of the files in one handle; the modules beside it have the oper
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock import layout as L
 from penstock._core import Coder, Control, Given, Hold, SegmentFinder, SegmentMap
-from penstock.errors import Internal, NotFound, PenstockError, TooLarge, Usage, gone_error
+from penstock.errors import Corrupt, Internal, NotFound, PenstockError, TooLarge, Usage, gone_error
 from penstock.handle import locks
 from penstock.handle.control import ControlPlace
 from penstock.handle.durability import Snapshot
@@ -129,11 +130,18 @@ class SegmentStorage:
         """Find the end from the frames alone."""
         self._tip.control = None
         self._tip.static = static = opening.read_alone(self.store, self.place)
+        self._learn_floor(static)
         handle._static_head = static.head
+
+    def _learn_floor(self, static: Active) -> None:
+        """Take over the first seq that the settings say, if these can be read."""
+        with suppress(Corrupt):
+            self.store.raise_floor(static.settings.first_seq)
 
     def grow(self, handle: Handle) -> None:
         if self._tip.static is not None:
             self._tip.static = static = opening.grown(self.store, self._tip.static)
+            self._learn_floor(static)
             handle._static_head = static.head
 
     def follow_name(self, handle: Handle) -> None:
@@ -221,9 +229,9 @@ class SegmentStorage:
     def settings_seen(self, handle: Handle, attached: Control) -> Settings | None:
         return state.settings(handle, self, attached)
 
-    def append_settings(self, handle: Handle, settings: Settings) -> None:
+    def append_settings(self, handle: Handle, settings: Settings, at: int) -> bool:
         """Append a frame with other settings."""
-        handle._append_settings(settings.to_json())
+        return handle._append_settings(settings.to_json(), at=at)
 
     def ask_producers(self, handle: Handle, question: Callable[[Table], _T]) -> tuple[_T, int]:
         return state.ask_producers(handle, self, question)
@@ -258,7 +266,7 @@ class SegmentStorage:
         return self.store.below(seq)
 
     def lowest_base(self, handle: Handle) -> int:
-        return min(self.store.bases(), default=1)
+        return max(handle._floor(), min(self.store.bases(), default=1))
 
     def first_seq(self, handle: Handle) -> int:
         return finding.first_seq(self.store, handle)

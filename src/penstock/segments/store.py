@@ -40,6 +40,7 @@ class Store:
         self.coder = coder  # decodes the events that are read through a map
         self.spurious: dict[str, str] = {}
         self.names: list[str] = []  # as last listed, foreign ones too
+        self.floor = 0  # events below this seq are gone, even if a file still has them
         self._bases: list[int] | None = None
         self._linked: set[int] = set()  # bases whose place after the one before was checked
 
@@ -52,9 +53,31 @@ class Store:
         if self._bases is None or fresh:
             self.names = files.list_dir(self.directory)
             found = sorted(n for n in self.names if segment.is_name(n) and n not in self.spurious)
-            self._bases = [int(n[:20]) for n in found]
+            self._bases = self._at_floor([int(n[:20]) for n in found])
             self.check_there()
         return self._bases
+
+    def raise_floor(self, seq: int) -> None:
+        """Note that events below ``seq`` are gone: files that have no others are not read again."""
+        if seq > self.floor:
+            self.floor = seq
+            if self._bases is not None:
+                self._bases = self._at_floor(self._bases)
+
+    def _at_floor(self, bases: list[int]) -> list[int]:
+        """The segments without those that end below the floor.
+
+        Such a file is about to be deleted, or came back when the machine lost power.
+        """
+        at = bisect_right(bases, self.floor) - 1
+        for earlier in range(at - 1, -1, -1):
+            m = None
+            with suppress(Corrupt):
+                m = self.open(bases[earlier])
+            if m is not None:  # else it is gone, or foreign
+                at = at if self._end_of(m) <= self.floor else earlier
+                break
+        return bases[max(0, at) :]
 
     def check_there(self) -> None:
         """Raise `Gone` if a log that was open, and so had a segment, has none now."""
@@ -87,6 +110,8 @@ class Store:
         self.recent[:] = [m for m in self.recent if m.base_seq != base_seq]
         if self._bases is not None:
             self._bases = [b for b in self._bases if b != base_seq]
+            if self.floor:
+                self._bases = None  # one below the floor may be the first that counts
 
     def readmit(self, base_seq: int) -> None:
         """Note that a segment of this log has that name now."""
@@ -195,6 +220,8 @@ class Store:
 
     def _end_of(self, m: SegmentMap) -> int:
         """The seq after the last one of a segment."""
+        if m.next_seq:
+            return m.next_seq
         walk, _, _ = m.walk(m.grown(), check_crc=False)
         return int(walk.next_seq)
 
@@ -216,7 +243,7 @@ class Store:
         bases = self.bases(fresh=True)
         if bases and bases[0] < base_seq:
             raise self.missing(base_seq, next((b for b in bases if b > base_seq), None))
-        first = bases[0] if bases else 0
+        first = max(bases[0] if bases else 0, self.floor)
         raise Gap(
             f"{self.path}: the events from seq {base_seq} on are gone; "
             f"the first one still there is {first}",

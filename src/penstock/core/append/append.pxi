@@ -45,7 +45,8 @@ cdef class LogCore(HandleCore):
     cdef uint64_t produced_pos     # the newest of their frames
     cdef uint64_t produced_base    # the frame after which all are remembered
     cdef uint64_t produced_order, produced_told
-    cdef uint64_t ttl_known, ttl_at    # the log's ttl, and what control said about its settings then
+    cdef uint64_t ttl_known, floor_known  # the log's ttl, and the seq below which events are gone
+    cdef uint64_t ttl_at               # what control said about its settings when these were read
     cdef Control ttl_in
 
     def __cinit__(self, *args, **kwargs):
@@ -710,8 +711,12 @@ cdef class LogCore(HandleCore):
             psk_fail(FP_BATCH_BODY)
             psk_store32(m.base + offset, <uint32_t>(prefix + p.value_len) + 1)
 
-    def _append_settings(self, bytes body not None, when_full=None):
-        """Append a settings frame; it takes no seq. For a ring, ``when_full`` is their value of it."""
+    def _append_settings(self, bytes body not None, when_full=None, at=None):
+        """Append a settings frame; it takes no seq. For a ring, ``when_full`` is their value of it.
+
+        ``at`` is what control said of the newest settings when those here were made of them. False:
+        there are others by now, so nothing was appended.
+        """
         cdef Parts p
         cdef Terms terms
         memset(&p, 0, sizeof(p))
@@ -723,7 +728,10 @@ cdef class LogCore(HandleCore):
         p.key_len = PSK_NO_KEY
         p.value = PyBytes_AS_STRING(body)
         p.value_len = <uint64_t>PyBytes_GET_SIZE(body)
-        self.append_parts(&terms, &p, NULL, 1, align8(PSK_FRAME_HEADER_BYTES + p.value_len), None)
+        if at is not None:
+            terms.settles = True
+            terms.settings_pos = at
+        return self.append_parts(&terms, &p, NULL, 1, align8(PSK_FRAME_HEADER_BYTES + p.value_len), None) != 0
 
     def __getitem__(self, seq):
         cdef Event event
@@ -766,21 +774,35 @@ cdef class LogCore(HandleCore):
 
     cdef inline uint64_t ttl_ns(self) except? 1:
         """The log's ``ttl`` in nanoseconds, as it is now; 0 without one."""
+        self.follow_settings()
+        return self.ttl_known
+
+    cdef inline uint64_t floor(self) except? 1:
+        """Events below this seq are gone: retention or a trim has said so. 0: none has."""
+        self.follow_settings()
+        return self.floor_known
+
+    cdef inline int follow_settings(self) except -1:
+        """Learn the limits of the log again if its settings may have changed."""
         cdef char *words = self.words_or_null()
         cdef uint64_t at = psk_load64(words + PSK_C_SETTINGS_POS) if words != NULL else self._static_head
         if at != self.ttl_at or self._control is not self.ttl_in:
-            self.learn_ttl(at)
-        return self.ttl_known
+            self.learn_limits(at)
+        return 0
 
-    cdef int learn_ttl(self, uint64_t at) except -1:
+    cdef int learn_limits(self, uint64_t at) except -1:
         """Control, or the end of the frames, says that the log's settings may have changed."""
         cdef Control control = self._control
-        ttl = self.calls.ttl_ns(self)
-        if ttl is not None:  # else their frame is being overwritten, by one with the same settings
-            self.ttl_known = ttl
+        limits = self.calls.limits(self)
+        if limits is not None:  # else their frame is being overwritten, by one with the same settings
+            self.ttl_known, self.floor_known = limits
             self.ttl_in = control
             self.ttl_at = at
         return 0
+
+    def _floor(self):
+        """Events below this seq are gone, even if a file still has them."""
+        return self.floor()
 
     cdef Event event_at(self, uint64_t want):
         """The event ``want``, expired or not; None if the log has none."""

@@ -8,6 +8,8 @@ cdef struct Terms:
     bint configures              # of a ring: they are new settings, which say what it does when it is full
     bint clears               # of a ring: they are a copy of its state, to make room for new settings
     uint32_t when_full        # in both cases: what the new settings say of that
+    bint settles              # settings that were made of those at `settings_pos`
+    uint64_t settings_pos
     const Parts *lead         # a producer frame that goes before the events, or NULL
     uint64_t producer_pos     # then: position of the newest producer frame
     char value[16]            # the value of the producer frame
@@ -82,6 +84,8 @@ cdef int publish(
         copies = terms.copies
         if terms.expects and psk_get64(words + PSK_C_NEXT_SEQ) - 1 != terms.last_seq:
             return CONFLICT
+        if terms.settles and psk_get64(words + PSK_C_SETTINGS_POS) != terms.settings_pos:
+            return STALE
         lead = terms.lead
         if lead != NULL:
             leads = 1

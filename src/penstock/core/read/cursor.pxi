@@ -56,6 +56,7 @@ cdef class Cursor:
     cdef bint from_oldest     # nothing was read yet: if the first events are gone, begin with the oldest
     cdef bint to_end          # the same: if all requested events are gone, end where the log ends
     cdef uint64_t end         # the requested stop; `stop` may be below it for a while
+    cdef uint64_t floor       # in reverse: events below it are gone
     cdef uint64_t log_ttl     # of every event of the log, in nanoseconds; 0: no limit
     cdef uint64_t skipped     # seqs passed over because they are damaged or gone
     cdef Query query

@@ -233,6 +233,10 @@ cdef class Reader:
                 seq = psk_get64(p + PSK_FRAME_SEQ)
                 if seq < c.next and self.query.skip and not c.holes:
                     c.pass_down(seq + 1)
+                if seq < c.floor:
+                    c.check_start()
+                    self.ended = True
+                    return None
                 if seq < c.stop:
                     self.ended = True
                     return None

@@ -16,6 +16,8 @@ cdef class SegmentFinder(Finder):
         cdef Py_ssize_t i
         cdef FrameState state
         head = log.head()
+        if want < log.floor():
+            return None
         words = log.words_or_null()
         active_base = psk_load64(words + PSK_C_ACTIVE_BASE) if words != NULL else 0
         m = None
@@ -70,6 +72,13 @@ cdef class SegmentCursor(Cursor):
         cdef SegmentMap m
         cdef uint64_t limit, head, at
         cdef bint skip = self.query.skip
+        at = self.log.floor()
+        if self.next < at:
+            if not self.from_oldest:
+                self.fall_behind(at)
+            self.next = at
+            if self.next >= self.stop:
+                return True
         try:
             m = self.log.calls.segment_for(self.log, self.next)
         except Corrupt:
@@ -85,6 +94,8 @@ cdef class SegmentCursor(Cursor):
             self.next = m.base_seq
         if self.log_ttl and not skip:
             m = self.pass_expired(m)
+            if m is None:
+                return True
         if m.next_seq and (m.next_seq < self.stop or not self.query.follows) and self.ruled_out(m):
             self.enter(m, m.data_offset, m.data_offset)
             if m.next_seq < self.stop:
@@ -118,6 +129,8 @@ cdef class SegmentCursor(Cursor):
         if first > m.base_seq and first > self.next:
             self.next = first
             m = self.segment_at(first)
+            if m is None:
+                return None
         index = m.index_for(self.log, &count)
         high = count
         while low < high:  # the first block that begins with a younger event
@@ -184,12 +197,16 @@ cdef class SegmentCursor(Cursor):
             raise self.damage(FRAME_ORDER)
         self.next = base_seq
         m = self.segment_at(base_seq)
+        if m is None:
+            return 0
         base_seq = m.base_seq
         while base_seq < self.stop and self.ruled_out(m):
             if m.next_seq <= base_seq:
                 raise m.damage(m.data_offset, FRAME_ORDER, self.next - 1)
             self.next = m.next_seq
             m = self.segment_at(self.next)
+            if m is None:
+                return 0
             base_seq = m.base_seq
         self.next = base_seq
         self.enter(m, m.data_offset, m.data_offset)
@@ -202,19 +219,33 @@ cdef class SegmentCursor(Cursor):
             query.topics, query.sieve.since_ns, query.sieve.until_ns, query.key)
 
     cdef SegmentMap segment_at(self, uint64_t base_seq):
-        """The segment that begins with ``base_seq``, or the next one if that cannot be read."""
+        """The segment that begins with ``base_seq``, or the next one if that cannot be read.
+
+        None if it is gone: `locate` finds the place of the first event that is still there.
+        """
         cdef SegmentMap m
+        cdef uint64_t first = self.log.floor()
         try:
-            return self.log.calls.segment_at(self.log, base_seq)
+            if base_seq >= first:
+                return self.log.calls.segment_at(self.log, base_seq)
         except Gap as gap:
-            self.fall_behind(gap.first_seq)
-            return self.segment_at(gap.first_seq)
+            first = gap.first_seq
         except Corrupt:
             m = self.log.calls.segment_after(base_seq) if self.query.skip else None
             if m is None:
                 raise
-        self.pass_to(m.base_seq)
-        return m
+            self.pass_to(m.base_seq)
+            return m
+        self.fall_behind(first)
+        self.let_go_here()
+        return None
+
+    cdef int let_go_here(self) except -1:
+        """Forget the place in the map, so that it is looked for again by `next`."""
+        self.map = None
+        self.base = NULL
+        self.at = self.limit = 0
+        return 0
 
     cdef int leave(self) except -1:
         """Continue in the next existing segment: the rest of this one is lost."""
@@ -249,7 +280,8 @@ cdef class SegmentCursor(Cursor):
     cdef bint last(self) except -1:
         cdef SegmentMap m
         cdef uint64_t limit, head
-        if self.next <= self.stop:
+        self.floor = self.log.floor()
+        if self.next <= self.stop or self.next <= self.floor:
             return False
         try:
             m = self.log.calls.segment_for(self.log, self.next - 1)
@@ -296,7 +328,8 @@ cdef class SegmentCursor(Cursor):
     cdef bint before(self) except -1:
         cdef SegmentMap m
         while True:
-            if self.next <= self.stop:
+            self.floor = self.log.floor()
+            if self.next <= self.stop or self.next <= self.floor:
                 return False
             try:
                 m = self.log.calls.segment_before(self.map)

@@ -726,6 +726,10 @@ cdef class SegmentMap:
         """Offset of the block of frames that contains ``seq``, according to the index."""
         return self.block_near(log, seq)
 
+    def offset_of(self, LogCore log not None, uint64_t seq, uint64_t limit):
+        """Offset of the first event with a seq of at least ``seq``, below ``limit``."""
+        return self.seek(log, seq, limit)
+
     cdef uint64_t block_near(self, LogCore log, uint64_t seq) except? 0:
         cdef uint64_t count = 0
         cdef char *index = self.index_for(log, &count)

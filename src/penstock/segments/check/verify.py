@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from penstock import layout as L
-from penstock.errors import NoSuchLog, NotFound, PenstockError
+from penstock.errors import Corrupt, NoSuchLog, NotFound, PenstockError
 from penstock.handle import control, locks
 from penstock.handle.control import Peek, Words
 from penstock.layout import SegmentPosition
@@ -31,7 +31,7 @@ from penstock.segments.check.examine import (
     read_identity,
 )
 from penstock.segments.check.frames import FileSource
-from penstock.segments.check.judge import REPAIR, ChainLink, judge, without_path
+from penstock.segments.check.judge import REPAIR, ChainLink, judge, settings_of, without_path
 from penstock.segments.ending import linked_uuids, two_logs
 from penstock.segments.leftovers import is_leftover_name, is_ours
 from penstock.segments.recovery import DIRECTORIES, LOST
@@ -56,6 +56,7 @@ class Findings:
     outside: list[Segment]  # files with a segment's name that are not part of the log
     problems: list[Problem]  # of the log as a whole
     undecided: str  # not empty: why it is unknown which log this is
+    floor: int  # events below this seq are deleted
 
     @property
     def path(self) -> str:
@@ -84,7 +85,7 @@ def verify(directory: Directory, *, progress: Progress | None = None) -> Report:
         events=sum(w.count for w in walks),
         frames=sum(p.frames for p in findings.places),
         bytes=sum(p.walk.offset - _data_offset(p) for p in findings.places),
-        first_seq=next((w.first_seq for w in walks if w.count), None),
+        first_seq=next((max(w.first_seq, findings.floor) for w in walks if w.count), None),
         last_seq=next((w.last_seq for w in reversed(walks) if w.count), None),
         live=findings.live,
         problems=tuple(findings.all_problems()),
@@ -131,7 +132,7 @@ class _Survey:
         self.names = sorted(files.list_dir(directory))
         self.progress = progress
         self.spare = spare
-        self.done = self.told = self.total = 0
+        self.done = self.told = self.total = self.floor = 0
 
     def run(self) -> Findings:
         """Find the files of the log, their order, and what is wrong with each."""
@@ -149,7 +150,7 @@ class _Survey:
             self.peek = None
         own = self._own(found, uuid)
         self.total = sum(s.size for s in own)
-        places = self._chain(own)
+        places = self._without_gone(self._chain(own))
         for place, following in zip(places, [*places[1:], None], strict=False):  # there may be none
             place.newest = following is None
             place.next_base = following.segment.base if following is not None else None
@@ -162,7 +163,14 @@ class _Survey:
         if self.progress is not None:
             self.progress(self.total, self.total)
         return Findings(
-            self.directory, uuid, self.peek, places, self.outside, self.problems, self.undecided
+            self.directory,
+            uuid,
+            self.peek,
+            places,
+            self.outside,
+            self.problems,
+            self.undecided,
+            self.floor,
         )
 
     def _passed(self, nbytes: int) -> None:
@@ -311,6 +319,18 @@ class _Survey:
                 for stray in later:
                     self._set_apart(stray, found)
                 break
+        return places
+
+    def _without_gone(self, places: list[ChainLink]) -> list[ChainLink]:
+        """The log without segments below its first seq: nobody reads them."""
+        floor = 0
+        with suppress(Corrupt):
+            floor = settings_of(places[-1]).first_seq if places else 0
+        while len(places) > 1 and places[1].segment.base <= floor:
+            gone = places.pop(0).segment
+            why = f"its events are deleted, the log begins with seq {floor}"
+            self._set_aside(gone, why, "the next retention or trim removes it")
+        self.floor = floor
         return places
 
     def _ends_in(self, found: Segment, later: list[Segment]) -> bool:
