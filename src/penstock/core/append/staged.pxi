@@ -33,7 +33,7 @@ def rows_to_stage(source, path, value, key, topic, headers, time, uint64_t befor
     The caller that appends them checks whether the values fit a codec.
     """
     cdef Coder plain = Coder("bytes")
-    cdef Intake intake = Intake(source, path, plain, plain, b"", b"", value, key, topic, headers, time)
+    cdef Intake intake = Intake(source, path, plain, plain, b"", b"", b"", b"", value, key, topic, headers, time)
     cdef Given given = intake.all()
     given.before = before
     return given
