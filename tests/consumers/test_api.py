@@ -15,6 +15,8 @@ import pytest
 import penstock
 from penstock import Busy, Closed, Corrupt, Gap, Gone, Log, NotFound, TooLarge, Usage, WrongType
 from penstock import layout as L
+from penstock.consumers import folder as folders
+from penstock.system.directory import Directory
 from tests.support.wait import wait_for
 
 
@@ -380,6 +382,22 @@ def test_closing_the_log_ends_a_standby(log: Log, path: Path) -> None:
         other.close()
         waiting.join()
         assert len(errors) == 1
+
+
+def test_closing_the_log_while_a_consumer_opens(
+    log: Log, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that loses its descriptors to another thread's close raises `Closed`."""
+    other = penstock.open(path)
+    make_folder = folders.make_folder
+
+    def close_first(home: Directory, mode: int) -> Directory:
+        other.close()
+        return make_folder(home, mode)
+
+    monkeypatch.setattr(folders, "make_folder", close_first)
+    with pytest.raises(Closed):
+        other.consumer("c")
 
 
 def test_closing_a_consumer_from_another_thread(log: Log) -> None:

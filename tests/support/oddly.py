@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import inspect
 import itertools
 import json
@@ -95,6 +96,19 @@ def are_words(value: Any) -> bool:
         return False
 
 
+def _are_keys(value: Any) -> bool:
+    if isinstance(value, str | bytes | bytearray | memoryview):
+        return False
+    try:
+        return all(_is_bytes(key) for key in value)
+    except (TypeError, ValueError):
+        return False
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**64
+
+
 def _are_headers(value: Any) -> bool:
     try:
         pairs = dict(value).items()
@@ -128,7 +142,11 @@ FLAGS = frozenset(
         "follow",
         "default",
         "standby",
+        "arrow",
     )
+)
+COUNTS = (
+    *("keep_bytes", "keep_segments", "max_lag", "max_bytes", "max_unsealed", "max_failures"),
 )
 # What a parameter of that name may be. A call that returns for anything else accepted it silently.
 MAY_BE: dict[str, Callable[[Any], bool]] = {
@@ -188,6 +206,17 @@ MAY_BE: dict[str, Callable[[Any], bool]] = {
     "out": lambda v: isinstance(v, penstock.Log),
     "connection": lambda v: isinstance(v, sqlite3.Connection),
     "requested_schema": _is_flag,
+    "keys": _none_or(_are_keys),
+    "not_before": _none_or(_is_time),
+    "ttl": _none_or(lambda v: _is_timeout(v) and v is not None and v > 0),
+    **dict.fromkeys(
+        ("Log.configure(ttl)", "create(ttl)", "open(ttl)"),  # 0: for ever
+        _none_or(_is_timeout),
+    ),
+    **dict.fromkeys(("keep_seconds", "consumer_ttl"), _none_or(_is_timeout)),
+    **dict.fromkeys(COUNTS, _none_or(_is_count)),
+    "keep_until_consumed": _none_or(lambda v: isinstance(v, bool) or are_words(v)),
+    "prepare_at": _none_or(lambda v: _is_timeout(v) and v is not None and v <= 1),
     "other": _is_flag,
     "what": _is_seq,
 }
@@ -343,6 +372,8 @@ class Trial:
         self.log = penstock.create(place / f"log.{kind}", **options)
         self.log.extend([b"1", b"2", b"3"])
         self.acknowledged = 3
+        self.expiring = 0  # of those: events with a time to live
+        self.settings = self.log.settings
         self.wrong: list[str] = []
 
     def call(
@@ -393,9 +424,21 @@ class Trial:
                 self.acknowledged += len(result)
             elif name in ("Log.append", "Log.aappend", "Entry to append") and result > before:
                 self.acknowledged += 1
+            if parameter == "ttl":
+                self.expiring += self.log.last_seq - before
+            self._restore_settings()
         if self.log.last_seq != max(self.acknowledged, before):
             self.wrong.append(f"{what}: last_seq {self.log.last_seq}, {self.acknowledged} told")
             self.acknowledged = self.log.last_seq
+
+    def _restore_settings(self) -> None:
+        """Undo what a call has configured, so that no event goes."""
+        now = self.log.settings
+        names = [f.name for f in dataclasses.fields(now) if f.name != "first_seq"]
+        old = {n: getattr(self.settings, n) for n in names}
+        changed = {n: value for n, value in old.items() if value != getattr(now, n)}
+        if changed:
+            self.log.configure(**changed)
 
     def _is_right(self, name: str, parameter: str, value: Any) -> bool:
         if parameter == "value" and (
@@ -486,7 +529,8 @@ class Trial:
         """After all calls of one function: the log is whole, and has what it acknowledged."""
         if not self.log.verify().ok:
             self.wrong.append(f"{self.kind}: after {name}: verify finds damage")
-        if self.kind != "ring" and len(list(self.log.read())) != self.acknowledged:
+        missing = self.acknowledged - len(list(self.log.read()))
+        if self.kind != "ring" and not 0 <= missing <= self.expiring:
             self.wrong.append(f"{self.kind}: after {name}: the events are not what was told")
 
 

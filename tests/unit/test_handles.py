@@ -56,6 +56,8 @@ USES: dict[str, Callable[[penstock.Log], Any]] = {
     "read durable": lambda log: list(log.read(durable=True)),
     "follow durable": lambda log: list(log.follow("start", durable=True, timeout=0)),
     "tail": lambda log: log.tail(1),
+    "latest": lambda log: log.latest(b"k"),
+    "latest of all": lambda log: log.latest(),
     "seq_at": lambda log: log.seq_at("2026-01-01"),
     "codec": lambda log: log.codec,
     "uuid": lambda log: log.uuid,

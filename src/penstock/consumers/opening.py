@@ -67,7 +67,12 @@ def open_consumer(
         probe = log._storage.take_hold(log, log._next_seq())  # says so where that makes no sense
         if probe is not None:
             probe.close()
-    fd, path, made = _Opener(log, name, wanted, start, standby=bool(standby)).own()
+    try:
+        fd, path, made = _Opener(log, name, wanted, start, standby=bool(standby)).own()
+    except (OSError, PenstockError):
+        if log.closed:  # by another thread, and with it the descriptors that were used here
+            raise log._closed_error() from None
+        raise
     hold_taken = None
     file: ConsumerFile | None = None
     try:

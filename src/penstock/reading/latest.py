@@ -36,8 +36,14 @@ def latest_by_key(log: Log[Any], keys: Iterable[Buffer] | None) -> dict[bytes, E
         raise WrongType(
             f"keys must be a list of keys, got {type(keys).__name__}; for one: latest(key)"
         )
+    try:
+        wanted = iter(keys)
+    except TypeError:
+        raise WrongType(f"keys must be a list of keys, got {type(keys).__name__}") from None
     found: dict[bytes, Event[Any]] = {}
-    for key in keys:
+    for key in wanted:
+        if key is None:
+            raise WrongType("keys must be a list of keys, got one that is None")
         event = latest_of(log, key)
         if event is not None and event.key is not None:
             found[event.key] = event
