@@ -186,7 +186,7 @@ def live(place: Path) -> dict[str, Callable[[], Any]]:
         return pa.table({"value": [b"a", b"b", None], "key": [b"1", b"2", b"3"]})
 
     def intake() -> Any:
-        return log()._intake(table(), None, None, None, None, None, None, None)
+        return log()._intake(table(), *[None] * 9)
 
     def staged() -> Any:
         given = _core.rows_to_stage(table(), "x", None, None, None, None, None, 0)
@@ -217,7 +217,7 @@ def live(place: Path) -> dict[str, Callable[[], Any]]:
         return penstock.open(kept().path, "r")
 
     def gathering() -> Any:
-        return log()._gathering([b"a", b"b"], 1000, 10, b"k", None, None, None, None, None)
+        return log()._gathering([b"a", b"b"], 1000, 10, b"k", *[None] * 7)
 
     def watching() -> Any:
         waits = _core.Waits()
@@ -249,7 +249,7 @@ def live(place: Path) -> dict[str, Callable[[], Any]]:
         "Walked": _core.Walked,
         "StagedFrames": staged,
         "Gathered": lambda: next(gathering()),
-        "Gatherer": lambda: core.Gatherer("x", coder, coder, None, None, None, None, None),
+        "Gatherer": lambda: core.Gatherer("x", coder, coder, *[None] * 7),
         "Gathering": gathering,
         "Given": lambda: next(intake()),
         "Guard": _core.Guard,

@@ -30,7 +30,7 @@ def own_threads() -> int:
     for thread in os.listdir("/proc/self/task"):
         try:
             found += Path(f"/proc/self/task/{thread}/comm").read_text() == "penstock-wait\n"
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):
             continue  # it ended just now
     return found
 
