@@ -137,7 +137,7 @@ def test_many_tasks_share_one_thread(tmp_path: Path, run: Run[None]) -> None:
                 for log in reversed(logs):
                     log.append(value)
                     await asyncio.sleep(0)
-                assert own_threads() == 1
+                assert own_threads() <= 1  # it may not have said its name yet
             for found in await asyncio.gather(*tasks):
                 assert found == [b"first", b"last"]
 
@@ -588,9 +588,11 @@ def test_a_reader_outlives_its_loop(some: penstock.Log[Any]) -> None:
 def test_a_loop_that_nobody_shuts_down(some: penstock.Log[Any]) -> None:
     """The thread ends within about a second after a loop that was closed without a shutdown."""
     loop = asyncio.new_event_loop()
-    loop.run_until_complete(some.await_event(0.01))
-    assert own_threads() == 1
-    loop.close()
+    try:
+        loop.run_until_complete(some.await_event(0.01))
+        wait_for(lambda: own_threads() == 1, "the thread to say its name")
+    finally:
+        loop.close()
     wait_for(lambda: own_threads() == 0, "the thread to end")
 
 
