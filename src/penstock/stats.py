@@ -8,20 +8,24 @@ from penstock import _core
 from penstock import layout as L
 from penstock._core import Control
 
-JOBS = ("allocate", "prepare", "seal", "sync")
+JOBS = ("allocate", "prepare", "seal", "sync", "retain")
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """Results of one kind of background work of this handle. Times are UTC nanoseconds since 1970.
 
-    Waiting for a lock is not a failure; the work is done later.
+    Waiting for a lock is not a failure; the work is done later. ``queue`` is how much waits to be
+    done: finished segments to seal, files to delete.
     """
 
     last_success_ns: int | None = None  # None: it never had anything to do
     last_error: str | None = None
     last_error_ns: int | None = None
     failures: int = 0
+    successes: int = 0
+    in_a_row: int = 0  # failures since the last success
+    queue: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +33,8 @@ class Stats:
     """Counts and sizes of a log. Counters start when control is built.
 
     ``background`` is what the threads of this handle, in this process, have done: for each of the
-    jobs "allocate", "prepare", "seal" and "sync" when it last succeeded, its last error, and how
-    often it failed.
+    jobs "allocate", "prepare", "seal", "sync" and "retain" when it last succeeded, its last error,
+    how often it did and did not, and how much of it waits.
     """
 
     path: str

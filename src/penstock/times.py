@@ -15,7 +15,7 @@ from typing import Any, SupportsIndex, TypeAlias, cast
 from penstock._core import Ns, now_ns
 from penstock.errors import Usage, WrongType
 
-__all__ = ["NS_MAX", "Due", "Ns", "Span", "Time", "due_ns", "span_ns", "to_ns"]
+__all__ = ["NS_MAX", "Due", "Ns", "Span", "Time", "due_ns", "is_time", "span_ns", "to_ns"]
 
 Time: TypeAlias = "SupportsIndex | str | dt.datetime | dt.date | dt.timedelta"
 Due: TypeAlias = Time  # a time to come; a timedelta counts forward from now
@@ -83,6 +83,25 @@ def to_ns(value: Time, what: str = "time") -> Ns:
     if not 0 <= ns <= NS_MAX:
         raise Usage(f"{what} must lie within {_RANGE}, got {value!r}")
     return Ns(ns)
+
+
+def is_time(value: object) -> bool:
+    """Whether a position is given as a time: a whole number is a seq, "start" and "end" are ends.
+
+    >>> is_time("-1h"), is_time(7), is_time("end")
+    (True, False, False)
+    """
+    if isinstance(value, Ns):
+        return True
+    if value is None or isinstance(value, bool):
+        return False
+    if isinstance(value, str):
+        return value not in ("start", "end")
+    try:
+        operator.index(cast(SupportsIndex, value))
+    except TypeError:
+        return True
+    return False
 
 
 def due_ns(value: Due, what: str) -> Ns:

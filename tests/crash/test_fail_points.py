@@ -28,6 +28,8 @@ ELSEWHERE = {
     *("lock.waiting", "mend.built", "mend.kept", "mend.named"),
     *("ring.copied", "ring.replaced"),  # test_ring_resize.py
     "publish.settled",  # tests/edges/test_ring_full.py
+    # tests/steward/test_retention_kills.py
+    *("retain.moved", "retain.synced", "retain.deleted", "retain.done", "retain.freed"),
     *("consumer.made", "consumer.named", "consumer.deleted"),  # tests/consumers/test_kills.py
     *("consumer.fields", "consumer.summed", "consumer.stored"),
     *("consumer.appended", "consumer.saved", "consumer.tracked"),

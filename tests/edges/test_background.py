@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -16,12 +17,12 @@ import penstock
 from penstock import errors
 from penstock import layout as L
 from penstock.stats import Job
-from penstock.steward import ahead
+from penstock.steward import ahead, record
 from penstock.system import files
 from tests.support import alone
 from tests.support.wait import wait_for
 
-JOBS = {"allocate", "prepare", "seal", "sync"}
+JOBS = {"allocate", "prepare", "seal", "sync", "retain"}
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -85,7 +86,7 @@ def test_a_failure_is_logged_once_and_kept(
     call: str,
     wanted: Callable[..., bool],
 ) -> None:
-    """The same failure again is counted, not logged; another error, or one after a success, is."""
+    """The same failure again is counted, and logged once a minute; another one at once."""
     why = [errno.ENOSPC]
     with penstock.open(path, segment_size="64KiB") as log:
         failing(monkeypatch, call, wanted, why)
@@ -122,6 +123,8 @@ def test_a_failure_is_logged_once_and_kept(
         assert after.last_success_ns is not None and after.last_error_ns is not None
         assert after.last_success_ns >= after.last_error_ns
 
+        assert after.in_a_row == 0 and after.successes > 0
+        monkeypatch.setattr(record, "monotonic", lambda: monotonic() + record.QUIET)
         why.append(errno.EIO)
         fill()
         log.steward.roll()
@@ -211,9 +214,10 @@ def test_to_wait_for_a_lock_is_no_failure(
     put_off: list[bool] = []
     real = ahead.Ahead.work
 
-    def work(self: ahead.Ahead, closing: bool) -> bool:
-        put_off.append(real(self, closing))
-        return put_off[-1]
+    def work(self: ahead.Ahead, closing: bool) -> float:
+        delay = real(self, closing)
+        put_off.append(delay > 0)
+        return delay
 
     monkeypatch.setattr(ahead, "PATIENCE", 0.001)
     monkeypatch.setattr(ahead.Ahead, "work", work)

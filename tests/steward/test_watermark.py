@@ -11,6 +11,7 @@ import pytest
 import penstock
 from penstock import Gap, Log, NotFound
 from penstock.reader import Reader
+from penstock.steward import retention
 
 EVENTS = 60
 FIRST = 23  # in the middle of a segment
@@ -27,9 +28,10 @@ def raise_to(log: Log, seq: int) -> None:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A log of many segments, whose first seq is in the middle of one; no file is deleted."""
     path = tmp_path / "log"
+    monkeypatch.setattr(retention, "keep_up", lambda *_: False)  # closing would delete them
     with penstock.open(path, segment_size=64 << 10) as log:
         for i in range(EVENTS):
             log.append(bytes(9000), topic=f"t{i + 1}", key=b"%d" % i)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from penstock import _core
 from penstock._core import Query, Reader
@@ -12,7 +11,7 @@ from penstock.consumers.file import Filter
 from penstock.data.spans import spans
 from penstock.errors import Usage, WrongType
 from penstock.reader import SEQ_MAX, Position, check_position, position
-from penstock.times import Ns, Time, to_ns
+from penstock.times import Time, is_time, to_ns
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -95,7 +94,7 @@ def reader_of(
 
 def check_start(start: Start) -> None:
     """Refuse what is neither a position nor a time, before anything is touched."""
-    if _is_time(start):
+    if is_time(start):
         to_ns(cast(Any, start), "start")
     else:
         check_position(cast(Position, start), "start")
@@ -105,27 +104,12 @@ def means_start(start: Start) -> bool:
     return isinstance(start, str) and start == "start"
 
 
-def _is_time(value: Start) -> bool:
-    """A whole number is a seq; anything else that is not a word for an end is a time."""
-    if isinstance(value, Ns):
-        return True
-    if value is None or isinstance(value, bool):
-        return False
-    if isinstance(value, str):
-        return value not in ("start", "end")
-    try:
-        operator.index(cast(SupportsIndex, value))
-    except TypeError:
-        return True
-    return False
-
-
 def find_start(log: Log[Any], to: Start, what: str) -> tuple[int, bool]:
     """The seq that a consumer is to go on at, and whether it means the oldest event there is."""
     if to is None:
         raise WrongType(f"{what} must be a seq, a time, 'start' or 'end', got None")
     end = log._next_seq()
-    if _is_time(to):
+    if is_time(to):
         since = to_ns(cast(Any, to), what)
         found = next(log.read(stop=end, since=since, on_gap="skip", on_damage="skip"), None)
         return (end if found is None else found.seq), False

@@ -18,6 +18,7 @@ from penstock.handle.producers import Table
 from penstock.report import Plan, Progress, Report
 from penstock.settings import Settings
 from penstock.stats import Stock
+from penstock.steward.plan import Retention, Why
 from penstock.system.directory import Directory, Name
 
 if TYPE_CHECKING:
@@ -311,3 +312,14 @@ class Storage(Opening, Writing, Finding, Protocol):
 
     def resize(self, handle: Handle, nbytes: int) -> None:
         """Give the log another size."""
+
+    def retain(self, handle: Handle, *, dry_run: bool, timeout: float | None) -> Retention:
+        """Delete the oldest segments as the log's rules say, or say what they would delete."""
+
+    def trim(
+        self, handle: Handle, find: Callable[[], int], *, dry_run: bool, timeout: float | None
+    ) -> int:
+        """Delete all events before the seq that ``find`` finds; returns the new first seq."""
+
+    def why(self, handle: Handle, seq: int) -> Why:
+        """Why an event is there, or is not."""

@@ -29,6 +29,7 @@ from penstock.ring.repair import repair
 from penstock.ring.verify import verify
 from penstock.settings import Settings
 from penstock.stats import Stock
+from penstock.steward.plan import Retention, Why
 from penstock.system import files
 from penstock.system.directory import Name
 from penstock.system.messages import logger
@@ -393,3 +394,23 @@ class RingStorage:
 
     def resize(self, handle: Handle, nbytes: int) -> None:
         resize.resize(handle, self, nbytes)
+
+    def retain(self, handle: Handle, *, dry_run: bool, timeout: float | None) -> Retention:
+        """Refuse: a ring overwrites its oldest events."""
+        raise self._not_for_rings("retain")
+
+    def trim(
+        self, handle: Handle, find: Callable[[], int], *, dry_run: bool, timeout: float | None
+    ) -> int:
+        """Refuse: a ring overwrites its oldest events."""
+        raise self._not_for_rings("trim")
+
+    def why(self, handle: Handle, seq: int) -> Why:
+        """Refuse: a ring overwrites its oldest events."""
+        raise self._not_for_rings("why")
+
+    def _not_for_rings(self, call: str) -> Usage:
+        return Usage(
+            f"{self.path}: steward.{call}() is for a log of segments, but this is a ring, which "
+            "overwrites its oldest events; resize() changes how many it keeps"
+        )

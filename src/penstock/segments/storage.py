@@ -30,7 +30,9 @@ from penstock.segments.segment import Header
 from penstock.segments.store import Store
 from penstock.settings import Settings
 from penstock.stats import Stock
+from penstock.steward import retention
 from penstock.steward.ahead import Ahead
+from penstock.steward.plan import Retention, Why
 from penstock.steward.slack import give_back_alone
 from penstock.system import files
 from penstock.system.directory import Directory
@@ -79,6 +81,7 @@ class SegmentStorage:
         self.recent: list[SegmentMap] = []
         self.header: Header | None = None  # of the segment that is mapped for appends
         self.ahead: Ahead | None = None
+        self.base_at_open = 0  # of the segment that took appends then
         self._tip = _Tip()
         self.store = Store(directory, None, self.recent, self._tip.base, self.coder)
         self._private = private
@@ -121,6 +124,7 @@ class SegmentStorage:
         """Switch the handle to live control."""
         opening.belong_to(self.store, attached.uuid())
         attached.held_fd = held_fd
+        self.base_at_open = attached.get(L.C_ACTIVE_BASE)
         handle._keep_held(-1)
         self._tip.control = attached
         handle._ctl = attached  # now other threads see it
@@ -166,7 +170,10 @@ class SegmentStorage:
         self.check_there(handle)
 
     def close_cleanly(self, handle: Handle, attached: Control) -> None:
-        """The checkpoint is sufficient."""
+        """The checkpoint is sufficient; but the keeper may have had no time to delete segments."""
+        kept_up = attached.get(L.C_ACTIVE_BASE) == self.base_at_open
+        if not (kept_up if self.ahead is None else self.ahead.is_kept_up()):
+            retention.keep_up_at_close(handle, self)
 
     def give_back(self, handle: Handle) -> None:
         writing.give_back(handle, self)
@@ -347,3 +354,18 @@ class SegmentStorage:
     def resize(self, handle: Handle, nbytes: int) -> None:
         """Refuse: the log has no fixed size."""
         raise Usage(f"{self.path}: a segmented log has no fixed size to change; only a ring has")
+
+    def retain(self, handle: Handle, *, dry_run: bool, timeout: float | None) -> Retention:
+        return retention.retain(handle, self, dry_run=dry_run, timeout=timeout)
+
+    def trim(
+        self, handle: Handle, find: Callable[[], int], *, dry_run: bool, timeout: float | None
+    ) -> int:
+        return retention.trim(handle, self, find, dry_run=dry_run, timeout=timeout)
+
+    def why(self, handle: Handle, seq: int) -> Why:
+        return retention.why(handle, self, seq)
+
+    def seal_now(self, handle: Handle) -> None:
+        """Seal all finished segments, which frees what was allocated ahead in them."""
+        writing.seal_now(handle, self)

@@ -6,17 +6,20 @@ All of it happens under the write lock. The keeper does what can be done ahead o
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
 
 from penstock import layout as L
 from penstock._core import Control, SegmentMap
-from penstock.errors import Corrupt
+from penstock.errors import Corrupt, PenstockError
 from penstock.handle import control
 from penstock.layout import SegmentPosition
 from penstock.segments import recovery, segment
 from penstock.segments.ending import Active
 from penstock.segments.segment import Header
-from penstock.steward import slack
+from penstock.segments.store import Store
+from penstock.steward import retention, slack
 from penstock.steward.ahead import Ahead
 from penstock.steward.keeper import Keeper
 from penstock.steward.roll import allocate_to, roll, store_words
@@ -159,10 +162,37 @@ def ask_keeper(handle: Handle, storage: SegmentStorage) -> None:
                 storage.store.uuid,
                 attached,
                 seals=not storage.is_private,
+                maintain=_maintenance_of(handle),
+                maintained_at=storage.base_at_open,
             )
             handle._keeper = Keeper(storage.ahead.work)
         storage.ahead.active = (m, header, settings)
         handle._keeper.ask()
+
+
+def _maintenance_of(handle: Handle) -> Callable[[], bool]:
+    """What lets the log's rules delete segments in the background; it holds no handle."""
+    known = weakref.ref(handle)
+
+    def maintain() -> bool:
+        log = known()
+        if log is None or log._closed or log._inherited:
+            return False
+        return retention.keep_up(log, cast("SegmentStorage", log._storage))
+
+    return maintain
+
+
+def seal_now(handle: Handle, storage: SegmentStorage) -> None:
+    """Sync the log and seal its finished segments. That some cannot be sealed stops nothing."""
+    attached = handle._live()
+    base = attached.get(L.C_ACTIVE_BASE)
+    handle._sync(L.C_DURABLE_BASE, base, None, attached)
+    assert storage.store.uuid is not None
+    try:
+        seal_finished(Store(storage.directory, storage.store.uuid, [], lambda: base), base, {})
+    except PenstockError as error:
+        handle._record.failed("seal", error)
 
 
 def give_back(handle: Handle, storage: SegmentStorage) -> None:

@@ -1,4 +1,4 @@
-"""Work that a writing handle does ahead of time: blocks, the next segment, seals of old ones."""
+"""Work of a writing handle off the append path: blocks, the next segment, seals, retention."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from penstock.segments import syncing
 from penstock.segments.segment import Header
 from penstock.segments.store import Store
 from penstock.settings import Settings
+from penstock.steward.keeper import LATER
 from penstock.steward.record import Record
 from penstock.steward.roll import PATIENCE, allocate_to, prepare
 from penstock.steward.seal import seal_finished
@@ -23,6 +24,9 @@ from penstock.tunables import ALLOCATE_AHEAD_BYTES
 
 UNSEALED_MAX = 8  # segments that may wait for a pause in the appends
 PAUSE = 0.04  # seconds without an append; less than a keeper's LATER, so that one look is enough
+AGAIN = 0.05  # seconds until work that failed is tried again; twice as long each time
+AGAIN_MAX = 30.0
+_TRIED_AGAIN = ("seal", "retain")  # appends themselves do what else fails
 
 
 class Ahead:
@@ -36,11 +40,20 @@ class Ahead:
         control: Control,
         *,
         seals: bool,
+        maintain: Callable[[], bool] = lambda: False,
+        maintained_at: int = 0,
     ) -> None:
+        """``maintain`` deletes what the log's rules say, and whether there was anything.
+
+        ``maintained_at`` is the active segment after whose end it is to be done first.
+        """
         self._record = record
         self._directory = directory
         self._control = control
         self._seals = seals
+        self._maintain = maintain
+        self._maintained_at = maintained_at  # the active segment when it was last done
+        self._again_at: dict[str, float] = {}  # when to try again what failed
         self._store = Store(directory, uuid, [], lambda: 0)
         self._sealed_below = 0
         self._sealed_number = SegmentPosition.unpack(control.get(L.C_HEAD)).number
@@ -49,23 +62,50 @@ class Ahead:
         self._maps: dict[int, SegmentMap] = {}  # of segments that this handle has appended to
         self.active: tuple[SegmentMap, Header, Settings] | None = None
 
-    def work(self, closing: bool) -> bool:
-        """One round; whether some of it was left for later. Each part is safe to do twice."""
+    def work(self, closing: bool) -> float:
+        """One round; after how many seconds to go on. Each part is safe to do twice."""
         if self.active is None:
-            return False
+            return 0
         m, header, settings = self.active
         self._maps[m.base_seq] = m
         number, end = SegmentPosition.unpack(self._control.get(L.C_HEAD))
         offset = end if number == m.number else 0  # 0: the log has rolled
         late = bool(offset) and self._do("allocate", lambda: self._allocate(m, header, offset))
-        if offset > header.frames_end // 5 * 4:
+        if settings.prepare_at and offset > header.frames_end * settings.prepare_at:
             late |= self._do("prepare", lambda: prepare(self._directory, self._control, settings))
-        return self._do_seal(closing, m) or late
+        late |= self._do_seal(closing, m) or self._do_maintain(closing)
+        return LATER if late else self._delay()
+
+    def _delay(self) -> float:
+        """Seconds until the first of what failed is tried again; 0 if nothing has."""
+        times = self._again_at.values()
+        return max(LATER, min(times) - monotonic()) if times else 0
+
+    def _is_put_off(self, job: str) -> bool:
+        """Whether a job has failed so short a time ago that it waits."""
+        return monotonic() < self._again_at.get(job, 0)
+
+    def is_kept_up(self) -> bool:
+        """Whether nothing was rolled since the log's rules were last followed."""
+        return self._control.get(L.C_ACTIVE_BASE) == self._maintained_at
+
+    def _do_maintain(self, closing: bool) -> bool:
+        """Let the log's rules delete segments, once after each roll; True to look again later."""
+        base = self._control.get(L.C_ACTIVE_BASE)
+        if closing or not self._seals or base == self._maintained_at or self._is_put_off("retain"):
+            return False
+        if self._do("retain", self._maintain):
+            return True
+        if "retain" not in self._again_at:
+            self._maintained_at = base
+        return False
 
     def _do(self, job: str, work: Callable[[], bool]) -> bool:
         """Do a job and record the result; True if it must be done later, for lack of a lock."""
         try:
-            if work():
+            done = work()
+            self._again_at.pop(job, None)
+            if done or self._record.is_failing(job):
                 self._record.succeeded(job)
         except Busy:
             return True
@@ -74,7 +114,9 @@ class Ahead:
         except MemoryError:
             raise  # the thread tries again
         except Exception as error:
-            self._record.failed(job, error)
+            in_a_row = self._record.failed(job, error)
+            if job in _TRIED_AGAIN:
+                self._again_at[job] = monotonic() + min(AGAIN * 2 ** min(in_a_row - 1, 20), AGAIN_MAX)
             if not isinstance(error, PenstockError):
                 raise
         return False
@@ -82,7 +124,11 @@ class Ahead:
     def _do_seal(self, closing: bool, m: SegmentMap) -> bool:
         """Seal finished segments, if there are any and appends pause; True to look again later."""
         base = self._control.get(L.C_ACTIVE_BASE)
-        if base == self._sealed_below or not self._seals:
+        if (
+            base == self._sealed_below
+            or not self._seals
+            or (self._is_put_off("seal") and not closing)
+        ):
             return False
         if closing and self._control.has_writers():
             return False  # another handle does it
@@ -96,7 +142,7 @@ class Ahead:
         if self._do("seal", lambda: self._seal(base)):
             return True
         if self._sealed_below != base:
-            return False  # it failed, and is tried again when the next append asks for work
+            return False  # it failed, and is tried again after a while
         self._sealed_number = number
         self._maps = {m.base_seq: m}
         return False

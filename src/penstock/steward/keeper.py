@@ -13,20 +13,20 @@ from penstock.errors import Closed
 from penstock.system.background import Background
 from penstock.system.messages import logger
 
-LATER = 0.05  # seconds
+LATER = 0.05  # seconds; the least delay
 
 
 class Keeper:
     """Runs ``work`` in the background each time it is requested, one run after the other.
 
-    ``work`` is told whether the handle is being closed, and returns whether it left something for
-    later; then it runs again after a delay.
+    ``work`` is told whether the handle is being closed, and returns after how many seconds it wants
+    to go on with what it left for later; 0 if it left nothing.
     """
 
-    def __init__(self, work: Callable[[bool], bool]) -> None:
+    def __init__(self, work: Callable[[bool], float]) -> None:
         self._work = work
         self._wanted = threading.Event()
-        self._later = False
+        self._later = 0.0
         self._stopping = False
         self._thread = Background("penstock-keeper", self._step)
 
@@ -42,10 +42,10 @@ class Keeper:
 
     def _step(self) -> bool:
         if not self._stopping:
-            self._wanted.wait(LATER if self._later else None)
+            self._wanted.wait(max(LATER, self._later) if self._later else None)
         self._wanted.clear()
         stopping = self._stopping
-        self._later = False
+        self._later = 0.0
         try:
             self._later = self._work(stopping)
         except Closed:
