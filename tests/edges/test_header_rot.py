@@ -453,7 +453,8 @@ def test_the_next_segment_of_an_old_log_is_new(tmp_path: Path) -> None:
         log.steward.roll()
         log.append(b"new")
     raw = max(path.glob("*.seg")).read_bytes()
-    assert int.from_bytes(raw[L.HEADER_VERSION : L.HEADER_VERSION + 4], "little") == L.FORMAT_VERSION
+    version = int.from_bytes(raw[L.HEADER_VERSION : L.HEADER_VERSION + 4], "little")
+    assert version == L.FORMAT_VERSION
     assert all(raw[at : at + L.COPY_BYTES] == headers.copy_of(raw) for at in headers.COPIES)
 
 

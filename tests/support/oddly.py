@@ -145,9 +145,7 @@ FLAGS = frozenset(
         "arrow",
     )
 )
-COUNTS = (
-    *("keep_bytes", "keep_segments", "max_lag", "max_bytes", "max_unsealed", "max_failures"),
-)
+COUNTS = "keep_bytes", "keep_segments", "max_lag", "max_bytes", "max_unsealed", "max_failures"
 # What a parameter of that name may be. A call that returns for anything else accepted it silently.
 MAY_BE: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(FLAGS, _is_flag),

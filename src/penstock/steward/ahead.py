@@ -116,7 +116,8 @@ class Ahead:
         except Exception as error:
             in_a_row = self._record.failed(job, error)
             if job in _TRIED_AGAIN:
-                self._again_at[job] = monotonic() + min(AGAIN * 2 ** min(in_a_row - 1, 20), AGAIN_MAX)
+                delay = AGAIN * 2 ** min(in_a_row - 1, 20)
+                self._again_at[job] = monotonic() + min(delay, AGAIN_MAX)
             if not isinstance(error, PenstockError):
                 raise
         return False
