@@ -14,7 +14,7 @@ from penstock.event import ArrowData, Buffer, Event, Headers
 from penstock.handle.handle import Handle
 from penstock.handle.load import load_into
 from penstock.layout import C_DURABLE_SEQ, C_POISONED
-from penstock.reader import SEQ_MAX, Position, Reader, Topic, bounds, make_query, to_seq
+from penstock.reader import SEQ_MAX, Position, Reader, Topic, bounds, make_query, to_count, to_seq
 from penstock.report import Plan, Report
 from penstock.settings import SEGMENTS_ONLY, Settings, WhenFull, parse_size
 from penstock.stats import Stats, collect
@@ -680,7 +680,7 @@ class Log(Handle, Generic[T]):
         with loading(self.path):
             from penstock.reading import lookup
 
-        wanted = to_seq(count, "count")
+        wanted = to_count(count, "count")
         return lookup.tail(self, wanted, {"topic": topic, "key": key, "tags": tags})
 
     def seq_at(self, time: Time) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal, SupportsIndex, TypeAlias
 
 from penstock import layout as L
-from penstock._core import Query, Reader, encode_tags, key_bytes, to_seq
+from penstock._core import Query, Reader, encode_tags, key_bytes, to_count, to_seq
 from penstock.arguments import check_choice
 from penstock.errors import Corrupt, TooLarge, Usage, WrongType
 from penstock.event import Buffer
@@ -28,6 +28,7 @@ __all__ = [
     "make_query",
     "position",
     "tag_bytes",
+    "to_count",
     "to_seq",
     "topics_bytes",
 ]
@@ -146,7 +147,7 @@ def make_query(
         check,
         on_damage == "skip",
         on_gap == "skip",
-        None if limit is None else to_seq(limit, "limit"),
+        None if limit is None else to_count(limit, "limit"),
     )
 
 

@@ -3,6 +3,7 @@
     .venv/bin/python -m tests.golden.make all       v<N>: every kind of frame, values of bytes
     .venv/bin/python -m tests.golden.make data      v<N>-data: a log of JSON, other codecs, tags
     .venv/bin/python -m tests.golden.make ring      ring-v<N>: a ring that has gone round
+    .venv/bin/python -m tests.golden.make consumers  consumers-v<N>: consumers of the golden log
 
 It writes ``v<N>.tar.xz`` (the files of the log, byte for byte) and ``v<N>.json`` (their hashes and
 what they read to) beside itself. A golden log that was released is never made again: one that is
@@ -26,7 +27,7 @@ from penstock import layout as L
 from penstock.times import NS_MAX, Ns
 
 HERE = Path(__file__).parent
-KINDS = ("all", "data", "ring")
+KINDS = ("all", "data", "ring", "consumers")
 
 
 def fill(path: Path) -> None:
@@ -162,11 +163,67 @@ def make(what: str, target: Path) -> str:
     return name
 
 
+def fill_consumers(log: penstock.Log) -> None:
+    """Consumers with every kind of filter, some of which have gone on."""
+    with log.consumer("all") as consumer:
+        consumer.poll(5)
+        consumer.commit()
+        consumer.poll(5)
+        consumer.commit(8, durable=True)
+    with log.consumer("some", topic="t3", key=b"no such key", tags=["ok", "tøg"]) as consumer:
+        consumer.commit()
+    log.consumer("of no topic", topic="", start="end").close()
+    log.consumer("of several topics", topic=["tøpic", "second", ""], start=20).close()
+
+
+def known(log: penstock.Log) -> list[dict[str, Any]]:
+    """What is known of each consumer, as JSON can hold it."""
+    return [
+        {
+            "name": found.name,
+            "committed": found.committed,
+            "position": found.position,
+            "topic": list(found.topic) if isinstance(found.topic, tuple) else found.topic,
+            "key": None if found.key is None else found.key.hex(),
+            "tags": None if found.tags is None else list(found.tags),
+            "created": found.created.isoformat(),
+            "events": found.lag.events,
+        }
+        for found in log.consumers()
+    ]
+
+
+def make_consumers(target: Path) -> str:
+    """Make consumers of the golden log of this version, and keep their files."""
+    name, version = f"consumers-v{L.CONSUMER_VERSION}", f"v{L.FORMAT_VERSION}"
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch, "log")
+        with tarfile.open(target / f"{version}.tar.xz") as archive:
+            archive.extractall(path, filter="data")
+        with penstock.open(path) as log:
+            fill_consumers(log)
+            found = known(log)
+        files = {file.name: file.read_bytes() for file in sorted((path / "consumers").iterdir())}
+    with tarfile.open(target / f"{name}.tar.xz", "x:xz") as archive:
+        for file, raw in files.items():
+            member = tarfile.TarInfo(file)
+            member.size = len(raw)
+            archive.addfile(member, io.BytesIO(raw))
+    record = {
+        "log": version,
+        "files": {file: digest(raw) for file, raw in files.items()},
+        "consumers": found,
+    }
+    text = json.dumps(record, separators=(",", ":"), sort_keys=True)
+    (target / f"{name}.json").write_text(text.replace("},{", "},\n{") + "\n")
+    return name
+
+
 def main() -> None:
     what = sys.argv[1] if len(sys.argv) > 1 else "all"
     if what not in KINDS or len(sys.argv) > 2:
         sys.exit(f"what to make must be one of {', '.join(KINDS)}, got {sys.argv[1:]}")
-    print(make(what, HERE))
+    print(make_consumers(HERE) if what == "consumers" else make(what, HERE))
 
 
 if __name__ == "__main__":

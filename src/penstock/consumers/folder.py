@@ -6,6 +6,7 @@ Of a segmented log it is ``consumers`` in the log's directory; of the ring ``NAM
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import unicodedata
@@ -21,6 +22,7 @@ from penstock.errors import (
     AlreadyExists,
     Busy,
     Corrupt,
+    Io,
     NotFound,
     PenstockError,
     Permission,
@@ -45,7 +47,7 @@ def check_name(name: object) -> str:
     """
     if not isinstance(name, str):
         raise WrongType(f"the name of a consumer must be str, got {type(name).__name__}")
-    text = str(name)
+    text = str.__str__(name)  # what it contains, whatever a subclass shows
     try:
         raw = text.encode()
     except UnicodeEncodeError as error:
@@ -112,12 +114,27 @@ def names_in(folder: Directory) -> list[str]:
     return sorted(name for name in files.list_dir(folder) if not name.startswith("."))
 
 
+def open_consumer_file(path: Name, *, write: bool) -> int:
+    """A descriptor of the file; an error that says what to do if a directory or link is there."""
+    try:
+        return files.open_file(path, write=write)
+    except Io as error:
+        if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENOTDIR):
+            raise
+        raise Io(
+            f"{path}: the file of a consumer must be a regular file, and this is none "
+            f"({error.strerror}); move it away, or use another name",
+            errno=error.errno,
+            filename=str(path),
+        ) from error
+
+
 def try_own(path: Name) -> int | None:
     """A descriptor of the file, with the owner's lock; None if somebody else has it.
 
     `NotFound` if there is no such file, or not any more.
     """
-    fd = files.open_file(path, write=True)
+    fd = open_consumer_file(path, write=True)
     _core.own_fd(fd)  # before it is locked: a child of a fork must not keep the lock
     try:
         if _lock(fd, path):

@@ -142,7 +142,7 @@ class Consumers:
         path = folder.file(name)
         live = False
         try:
-            fd = files.open_file(path, write=False)
+            fd = folders.open_consumer_file(path, write=False)
             try:
                 live = folders.is_live(fd, path)
                 place = folders.read_place(fd, path, alone=False)

@@ -62,13 +62,14 @@ def open_consumer(
     _check_seconds(auto_commit, "auto_commit")
     _check_seconds(timeout, "timeout")
     check_start(start)
+    standby, hold, durable, check = map(bool, (standby, hold, durable, check))
     log._ensure_open()  # opens the log anew in a child
     if hold:
         probe = log._storage.take_hold(log, log._next_seq())  # says so where that makes no sense
         if probe is not None:
             probe.close()
     try:
-        fd, path, made = _Opener(log, name, wanted, start, standby=bool(standby)).own()
+        fd, path, made = _Opener(log, name, wanted, start, standby=standby).own()
     except (OSError, PenstockError):
         if log.closed:  # by another thread, and with it the descriptors that were used here
             raise log._closed_error() from None
@@ -87,8 +88,8 @@ def open_consumer(
         consumer = cast("Consumer[T]", Consumer.__new__(Consumer))
         consumer._filter = place.profile.wants
         consumer._options = {
-            "durable": bool(durable),
-            "check": bool(check),
+            "durable": durable,
+            "check": check,
             "on_gap": on_gap,
             "on_damage": on_damage,
             "hold": False,
@@ -96,7 +97,7 @@ def open_consumer(
         consumer._own(log, name, file, hold_taken, auto_commit)
         consumer.timeout = timeout
         consumer._seek_to(file.next, oldest=made and means_start(start))
-        consumer._options["hold"] = bool(hold)
+        consumer._options["hold"] = hold
     except BaseException:
         if hold_taken is not None:
             hold_taken.close()

@@ -95,9 +95,17 @@ def reader_of(
 def check_start(start: Start) -> None:
     """Refuse what is neither a position nor a time, before anything is touched."""
     if is_time(start):
-        to_ns(cast(Any, start), "start")
+        _time_ns(start, "start")
     else:
         check_position(cast(Position, start), "start")
+
+
+def _time_ns(given: Start, what: str) -> Ns:
+    """`to_ns`, whose errors name only times."""
+    try:
+        return to_ns(cast(Any, given), what)
+    except (Usage, WrongType) as error:
+        raise type(error)(f"{error}; a seq, 'start' or 'end' will do as well") from None
 
 
 def means_start(start: Start) -> bool:
@@ -110,7 +118,7 @@ def find_start(log: Log[Any], to: Start, what: str) -> tuple[int, bool]:
         raise WrongType(f"{what} must be a seq, a time, 'start' or 'end', got None")
     end = log._next_seq()
     if is_time(to):
-        since = to_ns(cast(Any, to), what)
+        since = _time_ns(to, what)
         found = next(log.read(stop=end, since=since, on_gap="skip", on_damage="skip"), None)
         return (end if found is None else found.seq), False
     seq, oldest = position(log, cast(Position, to), what)

@@ -12,6 +12,7 @@ import sqlite3
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from penstock import _core
 from penstock import layout as L
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
 _STEP = "penstock_step"  # the savepoint that says whether a transaction is still the same
+# The trackers that have a step under way, by the id of the connection.
+_stepping: WeakValueDictionary[int, Tracker] = WeakValueDictionary()
 _MARKS = {"qmark": "?", "format": "%s", "pyformat": "%s"}
 
 
@@ -136,14 +139,22 @@ class Tracker:
                 f"{consumer.log.path}: the consumer {consumer.name!r} has a step under way; end it "
                 "first"
             )
+        if id(self._connection) in _stepping:
+            raise Usage(
+                f"{self._table}: the connection has a step of another consumer under way, and a "
+                "step is a transaction; end it first, or call save() of both in a transaction of "
+                "your own"
+            )
         self._begin()
         self._mark_transaction()
+        _stepping[id(self._connection)] = self
         consumer._stepping = True
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
         consumer = self._consumer
         consumer._stepping = self._begun = False
+        _stepping.pop(id(self._connection), None)
         try:
             if kind is None:
                 self._check_transaction()

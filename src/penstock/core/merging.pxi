@@ -18,6 +18,8 @@ cdef class Merging:
     cdef public Py_ssize_t held
     cdef public list dry  # sources whose last event was returned, and that were not read since
     cdef public bint _shut
+    cdef bint busy        # a call is reading the sources
+    cdef object owed      # what interrupted a call that had events to return first; or None
     cdef readonly Py_ssize_t _latest  # the source of the last returned event; -1: none
 
     def __cinit__(self, Py_ssize_t count=0, bint reverse=False, limit=None, *_, **__):
@@ -104,6 +106,29 @@ cdef class Merging:
         self.size += 1
         self.rise(self.size - 1)
 
+    def _draw(self, Py_ssize_t source, object reader, Py_ssize_t count):
+        """Read up to ``count`` events of a source; returns whether there were any.
+
+        What it gave is kept before a signal's handler can run, for an event must not be lost.
+        """
+        cdef list events
+        interrupt = None
+        if isinstance(reader, Reader):
+            events, interrupt = (<Reader>reader)._take(count)
+        else:
+            events = list(reader.take(count))
+        if not events:
+            return False
+        self._put(source, events)
+        if interrupt is not None:
+            raise interrupt
+        return True
+
+    def _is_dry(self, Py_ssize_t source):
+        """Whether no event of a source is left to return."""
+        self.check_source(source)
+        return self.lists[source] is None
+
     def _given(self, Py_ssize_t source):
         """Seq of the last returned event of a source, 0 if there is none; and whether all were returned."""
         self.check_source(source)
@@ -152,18 +177,38 @@ cdef class Merging:
 
     def _pop(self):
         """The next event; None if that is not certain."""
+        self.check()
         return self.pop()
+
+    cdef inline int check(self) except -1:
+        if self._shut:
+            raise self._closed_error()
+        if self.busy:
+            raise Usage(
+                "another call of this merged reader is under way, in another thread or below this one; it is "
+                "for one thread at a time")
+        if self.owed is not None:
+            interrupt, self.owed = self.owed, None
+            raise interrupt
+        return 0
+
+    cdef bint more(self, bint wait) except -1:
+        """Have the sources read, so that the next event is certain; False if there is none."""
+        self.busy = True
+        try:
+            return self._more(wait)
+        finally:
+            self.busy = False
 
     def __iter__(self):
         return self
 
     def __next__(self):
         cdef Event event
-        if self._shut:
-            raise self._closed_error()
+        self.check()
         event = self.pop()
         if event is None:
-            if self.left == 0 or not self._more(True):
+            if self.left == 0 or not self.more(True):
                 raise StopIteration
             event = self.pop()
             if event is None:
@@ -171,26 +216,38 @@ cdef class Merging:
         return event
 
     def take(self, count):
-        """Up to ``count`` available events, as a list; it never waits."""
+        """Up to ``count`` available events, as a list; it never waits.
+
+        What was found is returned before an error is raised, by the next call.
+        """
         cdef list events = []
         cdef Event event
         count = whole_number(count, "count")
         if count < 0:
             raise Usage(f"count must be 0 or more, got {count}")
-        if self._shut:
-            raise self._closed_error()
+        self.check()
         while len(events) < count:
             event = self.pop()
             if event is None:
                 if self.left == 0:
                     break
                 try:
-                    if not self._more(False):
+                    if not self.more(False):
                         break
                 except Exception:
                     if not events:
                         raise
-                    break  # it is raised in the next call
+                    break  # the next call meets it again
+                except BaseException as interrupt:
+                    if not events:
+                        raise
+                    self.owed = interrupt
+                    break
                 continue
             events.append(event)
+        if events and self.owed is None:
+            try:
+                PyErr_CheckSignals()  # one that came meanwhile must not take the events with it
+            except BaseException as interrupt:
+                self.owed = interrupt
         return events

@@ -208,7 +208,7 @@ class Listener:
         self.hub.attach(loop)
         self._watched: dict[int, int] = {}  # slot by id of the log, which the hub keeps alive
         self._news: list[int] = []
-        self._awaited: asyncio.Future[None] | None = None
+        self._awaited: list[asyncio.Future[None]] = []  # of each task that waits
 
     @property
     def fits(self) -> bool:
@@ -241,29 +241,30 @@ class Listener:
     def tell(self, slot: int) -> None:
         """There is news of that log."""
         self._news.append(slot)
-        if self._awaited is not None and not self._awaited.done():
-            self._awaited.set_result(None)
+        for future in self._awaited:
+            _end(future)
 
     async def sleep(self, timeout: float | None = None) -> bool:
         """Wait for news; False if time is up first."""
         if self._news:
             return True
-        future = self._awaited = self.loop.create_future()
+        future = self.loop.create_future()
+        self._awaited.append(future)
         timer = None
         if timeout is not None:
             timer = self.loop.call_later(timeout, _end, future)
         try:
             await future
         finally:
-            self._awaited = None
+            self._awaited.remove(future)
             if timer is not None:
                 timer.cancel()
         return bool(self._news)
 
     def close(self) -> None:
-        """Stop watching, and end the current wait."""
-        if self._awaited is not None:
-            _end(self._awaited)
+        """Stop watching, and end all waits."""
+        for future in self._awaited:
+            _end(future)
         watched, self._watched = self._watched, {}
         if self.hub.generation == _core.fork_generation():
             for slot in watched.values():
@@ -347,7 +348,7 @@ class AsyncReader(Generic[_T]):
     """Events of a log as they are appended, for ``async for``; from ``log.afollow()``.
 
     It reads up to 64 events ahead, except from a ring that it holds. ``position`` is that of the
-    next event. It belongs to one task at a time.
+    next event. Tasks of one loop may share it: each event goes to one of them.
 
     >>> import asyncio
     >>> async def first(log):
@@ -450,7 +451,9 @@ class AsyncReader(Generic[_T]):
             )
 
     def _fill(self) -> bool:
-        """Read available events."""
+        """Read available events, unless another task has done so; False if there are none."""
+        if self._buffer:
+            return True
         events, interrupt = take_from(self._source, self._ahead)
         self._buffer.extend(events)
         if interrupt is not None:
@@ -477,7 +480,7 @@ class AsyncReader(Generic[_T]):
         2
         """
         timeout = seconds(timeout)
-        wanted = _core.to_seq(count, "count")
+        wanted = _core.to_count(count, "count")
         if wanted and not self._buffer:
             await self._more(timeout)
         self._check_open()

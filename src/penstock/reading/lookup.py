@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock._core import Event
 from penstock.errors import NotFound, PenstockError, Usage, WrongType
+from penstock.times import to_ns
 
 if TYPE_CHECKING:
     from penstock.log import Log
@@ -86,7 +87,7 @@ def tail(log: Log[Any], count: int, asked: dict[str, Any]) -> list[Event[Any]]:
 
 def seq_at(log: Log[Any], time: Time) -> int:
     """Seq of the first event of that time or later; the next seq if there is none."""
-    with log.read(since=time, on_gap="skip") as reader:
+    with log.read(since=to_ns(time), on_gap="skip") as reader:
         after = log.last_seq + 1
         found = reader.take(1)
     return found[0].seq if found else after

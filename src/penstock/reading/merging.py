@@ -17,7 +17,7 @@ from penstock.errors import Closed, Usage, WrongType
 from penstock.event import Buffer
 from penstock.log import Log
 from penstock.reader import Topic, listed_topics
-from penstock.reading.sources import Source, has_ended, take_from
+from penstock.reading.sources import Source, has_ended
 from penstock.times import Time
 
 if TYPE_CHECKING:
@@ -87,6 +87,8 @@ class Merged(Merging, Generic[T]):
         self._armed: set[int] = set()  # sources that are dry and not read before there is news
         self._silent: dict[int, float] = {}  # sources that hold others back: dry since when
         self._released: set[int] = set()  # sources that are dry and hold no others back
+        self._over: set[int] = set()  # sources that have ended
+        self._shaken = False  # an error or a signal ended a call amid its steps
         self._looked = 0.0
 
     if TYPE_CHECKING:
@@ -198,7 +200,9 @@ class Merged(Merging, Generic[T]):
             if not self._armed or (left is not None and left <= 0):
                 return False
             assert isinstance(self._waits, Waits)
+            self._shaken = True
             self._hear(self._waits.sleep(left))
+            self._shaken = False
             if not self._ask(Waits):
                 self._look_after()
         return True
@@ -245,19 +249,19 @@ class Merged(Merging, Generic[T]):
 
     def _ask(self, kind: type[Waits | Listener]) -> bool:
         """Read the sources that may have events; returns whether the next event is certain now."""
+        if self._shaken:
+            self._mend()
+        self._shaken = True
         if self._follow:
             self._hear(self._watch(kind).changed())
         while self.dry:
             number = self.dry[-1]
             seen = self._look(number)
-            events, interrupt = take_from(self._sources[number], self._batch)
-            if events:
+            if self._draw(number, self._sources[number], self._batch):
                 self.dry.pop()
-                self._put(number, events)
                 self._heard(number)
-                if interrupt is not None:
-                    raise interrupt
             elif not self._follow or has_ended(self._sources[number]):
+                self._over.add(number)
                 self.dry.pop()
                 self._heard(number)
             elif self._arm(number, seen):
@@ -266,7 +270,18 @@ class Merged(Merging, Generic[T]):
                     self._silent.setdefault(number, time.monotonic())
         if self._quiet is not None and self._silent:
             self._release(time.monotonic() - self._quiet)
+        self._shaken = False
         return bool(self._ready)
+
+    def _mend(self) -> None:
+        """Find again which sources to read, after a call that was cut off between any two steps."""
+        dry = [n for n in range(len(self._sources)) if self._is_dry(n) and n not in self._over]
+        self.dry = dry
+        self._armed.clear()
+        self._released.intersection_update(dry)
+        held = set(dry) - self._released
+        self._silent = {n: since for n, since in self._silent.items() if n in held}
+        self.held = len(held)
 
     def _heard(self, number: int) -> None:
         """A dry source has events again."""
@@ -399,7 +414,7 @@ def merge(
     if start == "end" and not follow:
         raise Usage("start='end' needs follow=True: no existing event comes after the end")
     if limit is not None:
-        limit = _core.to_seq(limit, "limit")
+        limit = _core.to_count(limit, "limit")
     asked: dict[str, Any] = {
         "since": since,
         "topic": topic if topic is None or isinstance(topic, str) else listed_topics(topic),
@@ -447,6 +462,11 @@ def _check_sources(sources: tuple[Any, ...], reverse: bool) -> None:
             )
         if reverse and hasattr(source, "commit"):
             raise Usage("reverse=True is for logs and readers: a consumer only goes forward")
+        if isinstance(source, Reader) and source._reverse != reverse:
+            raise Usage(
+                f"{source.log.path}: readers among the sources of merge() must be read with "
+                f"reverse={reverse}, as it is, got one with reverse={not reverse}"
+            )
         if getattr(source, "_commits_alone", False):
             raise Usage(
                 f"{source.log.path}: a consumer with auto_commit would commit events that merge() "

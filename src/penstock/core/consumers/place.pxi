@@ -169,6 +169,7 @@ cdef class ConsumerCore:
     cdef uint64_t stored_ns   # when the place was last stored
     cdef uint64_t moved_ns    # when what is committed last moved on
     cdef readonly bint _busy    # a call is under way that moves the reader
+    cdef uint64_t handed      # while one is: what is before it was handed out when that began
     cdef public bint _sought    # it was told to seek, and that is not committed yet
     cdef public bint _stepping  # a step of `into` or `track` is under way, and commits when it ends
     cdef public object timeout
@@ -253,6 +254,11 @@ cdef class ConsumerCore:
             f"{self.log.path}: another call of the consumer {self.name!r} is under way, in another thread or below "
             "this one; a consumer is for one thread at a time: give each its own")
 
+    cdef inline void begin(self) noexcept:
+        """A call begins that moves the reader."""
+        self.handed = self.reader.cursor.next
+        self._busy = True
+
     cdef inline int check_here(self) except -1:
         """Raise if it is closed, or if this is a child of the process that opened it."""
         if self.fork != psk_fork_generation:
@@ -302,7 +308,7 @@ cdef class ConsumerCore:
         event = r.cursor.quick_step()
         if event is None:
             deadline = -1 if self.timeout is None else deadline_after(self.timeout)
-            self._busy = True
+            self.begin()
             try:
                 event = self.await_event(deadline)
             finally:
@@ -366,7 +372,7 @@ cdef class ConsumerCore:
         if self._busy:
             raise self.busy_error()
         r = self.reader
-        self._busy = True
+        self.begin()
         try:
             while not r.wait_until(self.wake_at(deadline)):
                 self.check_here()
@@ -386,7 +392,7 @@ cdef class ConsumerCore:
         self.check_here()
         if self._busy:
             raise self.busy_error()
-        self._busy = True
+        self.begin()
         try:
             if self.auto_ns >= 0:
                 self.pass_on()
@@ -427,6 +433,11 @@ cdef class ConsumerCore:
                     break
             events.append(event)
             self.outstanding = True
+        if events and self.owed is None:
+            try:
+                PyErr_CheckSignals()  # one that came meanwhile must not take the events with it
+            except BaseException as interrupt:
+                self.owed = interrupt
         return events
 
     cdef int pay(self) except -1:
@@ -520,19 +531,21 @@ cdef class ConsumerCore:
         >>> log.consumer("billing").committed
         4
         """
-        cdef uint64_t after
+        cdef uint64_t after, handed
         self.check_here()
         if self._stepping:
             raise Usage(
                 f"{self.file.path}: the step under way stores the position when it ends; commit() would store it "
                 "before its results")
-        after = self.reader.cursor.next
+        # What a call under way has found, in another thread or below this one, nobody has seen yet.
+        handed = self.handed if self._busy else self.reader.cursor.next
+        after = handed
         if seq is not None:
             after = to_seq(seq, "seq")
-            if after >= self.reader.cursor.next:
+            if after >= handed:
                 raise Usage(
                     f"{self.file.path}: seq must be that of an event that was handed out, got {seq}; "
-                    f"the next one to be handed out is {self.reader.cursor.next}")
+                    f"the next one to be handed out is {handed}")
             after += 1
             if after < self.began:
                 raise Usage(

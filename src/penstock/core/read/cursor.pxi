@@ -238,7 +238,8 @@ cdef class Cursor:
     cdef object gap(self, uint64_t seq, uint64_t first):
         return Gap(
             f"{self.log.path}: the events from seq {seq} on are gone; "
-            f"the first one still there is {first}",
+            f"the first one still there is {first}: go on there (a consumer by seek({first})), or pass over "
+            "what is gone with on_gap='skip'",
             first_seq=first,
         )
 

@@ -125,6 +125,11 @@ cdef class Reader:
         self.close()
 
     @property
+    def _reverse(self):
+        """Whether it returns the newest event first."""
+        return bool(self.query.reverse)
+
+    @property
     def _ended(self):
         """Whether no more events will come, even if some are appended."""
         return bool(self.ended)

@@ -34,6 +34,14 @@ cpdef uint64_t to_seq(object given, str what) except? 0:
     return SEQ_NONE if number >= SEQ_NONE else <uint64_t>number
 
 
+cpdef uint64_t to_count(object given, str what) except? 0:
+    """A number of events from a user; one that is too large for any log becomes the greatest."""
+    number = whole_number(given, what)
+    if number < 0:
+        raise Usage(f"{what} must be 0 or more, got {number}")
+    return SEQ_NONE if number >= SEQ_NONE else <uint64_t>number
+
+
 cpdef uint64_t to_expected(object given) except? 0:
     """The last seq that ``expect=`` names."""
     cdef uint64_t seq = to_seq(given, "expect")
