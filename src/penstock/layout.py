@@ -563,13 +563,13 @@ HOLD_BYTE = (
 # copy of the profile, which says what was settled when the consumer was made. Of the four slots the
 # valid one with the highest generation counts.
 
-CONSUMER_VERSION = 1
+CONSUMER_VERSION = 2
 CONSUMER_BYTES = 2 * PAGE
 CONSUMER_OWNER_BYTE = 1 << 32  # whoever has the OFD lock on this byte owns the consumer
 PLACE_MAGIC = b"PSKPLACE"
 PLACE = RecordType("PLACE_")
 PLACE.raw("magic", 8, "`PSKPLACE`")
-PLACE_VERSION = PLACE.u32("version", "1")
+PLACE_VERSION = PLACE.u32("version", "1, or 2 if the consumer wants several topics")
 PLACE_PROFILE_LEN = PLACE.u32("profile_len", "bytes of the profile")
 PLACE_UUID = PLACE.raw("uuid", 16, "of the log")
 PLACE_PROFILE_CRC = PLACE.u32("profile_crc", "of the profile")
@@ -596,7 +596,7 @@ PROFILE_OFFSET_BYTES = 1024  # in either page
 PROFILE_BYTES_MAX = PAGE - PROFILE_OFFSET_BYTES
 PROFILE = RecordType("PROFILE_", then="topic, key, tags")
 PROFILE_CREATED_NS = PROFILE.u64("created_ns", "when the consumer was made")
-PROFILE_TOPIC_LEN = PROFILE.u16("topic_len", "bytes of the topic")
+PROFILE_TOPIC_LEN = PROFILE.u16("topic_len", "bytes of the topic, or of the list of topics")
 PROFILE_KEY_LEN = PROFILE.u16("key_len", "bytes of the key")
 PROFILE_TAGS_LEN = PROFILE.u16("tags_len", "bytes of the list of tags")
 PROFILE_FLAGS = PROFILE.u16("flags", "see below")
@@ -606,9 +606,12 @@ PROFILE_FILTER = Numbers("PROFILE_FLAG_")
 PROFILE_FLAG_TOPIC = PROFILE_FILTER.add(1, "topic", "it wants one topic, be it the empty one")
 PROFILE_FLAG_KEY = PROFILE_FILTER.add(2, "key", "it wants one key")
 PROFILE_FLAG_TAGS = PROFILE_FILTER.add(4, "tags", "it wants events that have all of its tags")
+PROFILE_FLAG_TOPICS = PROFILE_FILTER.add(
+    8, "topics", "it wants any of several topics: `topic` is a list of them; since version 2"
+)
 
-# One tag of a profile.
+# One tag of a profile, or one of several topics.
 
-PROFILE_TAG = RecordType("PROFILE_TAG_", then="tag")
-PROFILE_TAG_LEN = PROFILE_TAG.u16("len", "bytes of the tag")
+PROFILE_TAG = RecordType("PROFILE_TAG_", then="tag, or topic")
+PROFILE_TAG_LEN = PROFILE_TAG.u16("len", "bytes of the tag, or topic")
 PROFILE_TAG_BYTES = PROFILE_TAG.size

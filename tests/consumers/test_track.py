@@ -263,3 +263,23 @@ def test_a_log_that_lost_events(log: Log, tmp_path: Path) -> None:
         pytest.raises(Conflict, match="lost events"),
     ):
         consumer.track(connection)
+
+
+def test_one_step_at_a_time(log: Log, connect: Connect) -> None:
+    """A step within that of another consumer, in the same connection, would end its transaction:
+    it is refused, and nothing is stored. save() stores the positions of both in one."""
+    log.extend([b"a", b"b"])
+    connection = connect()
+    with log.consumer("one") as one, log.consumer("two") as two:
+        first, second = one.track(connection), two.track(connection)
+        with pytest.raises(Usage, match="another consumer under way"), first:
+            take(one, connection)
+            second.__enter__()
+        assert letters(connection) == []
+        assert (one.position, two.position, first.position, second.position) == (1, 1, None, None)
+        with first:
+            take(one, connection)
+        with second:
+            take(two, connection)
+        assert letters(connection) == ["a", "b"] * 2
+        assert (first.position, second.position) == (3, 3)

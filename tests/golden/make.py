@@ -27,7 +27,7 @@ from penstock import layout as L
 from penstock.times import NS_MAX, Ns
 
 HERE = Path(__file__).parent
-KINDS = ("all", "data", "ring", "consumers")
+KINDS = ("all", "data", "ring")
 
 
 def fill(path: Path) -> None:
@@ -221,8 +221,9 @@ def make_consumers(target: Path) -> str:
 
 def main() -> None:
     what = sys.argv[1] if len(sys.argv) > 1 else "all"
-    if what not in KINDS or len(sys.argv) > 2:
-        sys.exit(f"what to make must be one of {', '.join(KINDS)}, got {sys.argv[1:]}")
+    if what not in (*KINDS, "consumers") or len(sys.argv) > 2:
+        kinds = ", ".join(KINDS)
+        sys.exit(f"what to make must be one of {kinds} or consumers, got {sys.argv[1:]}")
     print(make_consumers(HERE) if what == "consumers" else make(what, HERE))
 
 

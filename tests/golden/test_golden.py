@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock import layout as L
-from tests.golden.make import KINDS, contents, data_of, digest, make, short
+from tests.golden.make import KINDS, contents, data_of, digest, known, make, short
 from tests.unit import oracle
 
 HERE = Path(__file__).parent
@@ -155,3 +155,44 @@ def test_golden_logs_can_be_made(what: str, tmp_path: Path) -> None:
     assert made["files"].keys() == stored["files"].keys()
     with pytest.raises(FileExistsError):
         make(what, tmp_path)
+
+
+CONSUMERS = sorted(p.stem for p in HERE.glob("consumers-v*.json"))
+
+
+def test_consumers_of_the_current_version_are_there() -> None:
+    """There are golden consumers of the version that this package writes."""
+    assert f"consumers-v{L.CONSUMER_VERSION}" in CONSUMERS
+
+
+@pytest.mark.parametrize("version", CONSUMERS)
+def test_consumers_read_as_recorded(version: str, path: Path) -> None:
+    """Consumers of every version are known, and go on where they were."""
+    record = json.loads((HERE / f"{version}.json").read_text())
+    unpack(record["log"], path)
+    (path / "consumers").mkdir()
+    unpacked = unpack_files(version)
+    assert {name: digest(raw) for name, raw in unpacked.items()} == record["files"]
+    for name, raw in unpacked.items():
+        (path / "consumers" / name).write_bytes(raw)
+    with penstock.open(path) as log:
+        assert known(log) == record["consumers"]
+        for one in record["consumers"]:
+            with log.consumer(one["name"]) as consumer:
+                assert consumer.committed == one["committed"]
+                events = consumer.poll(1000)
+                assert len(events) == one["events"]
+                assert all(event.seq >= one["committed"] for event in events)
+                consumer.commit()
+                assert consumer.caught_up
+
+
+def unpack_files(version: str) -> dict[str, bytes]:
+    """The files in an archive, by name."""
+    files = {}
+    with tarfile.open(HERE / f"{version}.tar.xz") as archive:
+        for member in archive.getmembers():
+            source = archive.extractfile(member)
+            assert source is not None
+            files[member.name] = source.read()
+    return files

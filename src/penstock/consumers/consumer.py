@@ -61,9 +61,9 @@ class Consumer(ConsumerCore, Generic[T]):
         return file is None or not file.here
 
     @property
-    def topic(self) -> str | None:
-        """The topic that it wants; None for all."""
-        return None if self._filter.topic is None else self._filter.topic.decode()
+    def topic(self) -> str | tuple[str, ...] | None:
+        """The topic that it wants, or several, of which any will do; None for all."""
+        return self._filter.topics
 
     @property
     def key(self) -> bytes | None:

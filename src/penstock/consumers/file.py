@@ -6,6 +6,7 @@ The valid slot with the highest generation counts; no byte is believed without i
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from penstock import headers
@@ -18,9 +19,16 @@ from penstock.errors import Corrupt, TooLarge, UnsupportedVersion
 class Filter:
     """Which events a consumer wants: settled when it is made."""
 
-    topic: bytes | None = None
+    topic: bytes | tuple[bytes, ...] | None = None  # of several, any will do
     key: bytes | None = None
     tags: tuple[str, ...] | None = None
+
+    @property
+    def topics(self) -> str | tuple[str, ...] | None:
+        """The topic, or several, as text."""
+        if isinstance(self.topic, tuple):
+            return tuple(one.decode(errors="replace") for one in self.topic)
+        return None if self.topic is None else self.topic.decode(errors="replace")
 
     def __bool__(self) -> bool:
         return self.topic is not None or self.key is not None or self.tags is not None
@@ -33,7 +41,8 @@ class Filter:
         """
         parts = []
         if self.topic is not None:
-            parts.append(f"topic={self.topic.decode(errors='replace')!r}")
+            named = self.topics
+            parts.append(f"topic={list(named) if isinstance(named, tuple) else named!r}")
         if self.key is not None:
             parts.append(f"key={self.key!r}")
         if self.tags is not None:
@@ -54,11 +63,9 @@ class Profile:
 
     def pack(self) -> bytes:
         """The bytes of the profile; `TooLarge` if a page has no room for them."""
-        topic, key, tags = self.wants.topic, self.wants.key, self.wants.tags
-        listed = b""
-        for tag in tags or ():
-            raw = tag.encode()
-            listed += L.PROFILE_TAG.pack(len=len(raw)) + raw
+        given, key, tags = self.wants.topic, self.wants.key, self.wants.tags
+        topic = _pack_list(given) if isinstance(given, tuple) else given
+        listed = _pack_list(tag.encode() for tag in tags or ())
         nbytes = L.PROFILE_HEADER_BYTES + len(topic or b"") + len(key or b"") + len(listed)
         if nbytes > L.PROFILE_BYTES_MAX:
             raise TooLarge(
@@ -66,7 +73,8 @@ class Profile:
                 f"{nbytes}"
             )
         flags = (
-            L.PROFILE_FLAG_TOPIC * (topic is not None)
+            L.PROFILE_FLAG_TOPIC * isinstance(given, bytes)
+            | L.PROFILE_FLAG_TOPICS * isinstance(given, tuple)
             | L.PROFILE_FLAG_KEY * (key is not None)
             | L.PROFILE_FLAG_TAGS * (tags is not None)
         )
@@ -84,26 +92,45 @@ class Profile:
         """The profile whose checked bytes these are."""
         head = L.PROFILE.unpack(data)
         flags, at = head["flags"], L.PROFILE_HEADER_BYTES
-        topic, at = data[at : at + head["topic_len"]], at + head["topic_len"]
+        raw, at = data[at : at + head["topic_len"]], at + head["topic_len"]
         key, at = data[at : at + head["key_len"]], at + head["key_len"]
-        tags, end = [], at + head["tags_len"]
-        while at < end:
-            length = L.PROFILE_TAG.unpack(data, at)["len"]
-            at += L.PROFILE_TAG_BYTES
-            tags.append(data[at : at + length].decode())
-            at += length
+        listed = data[at : at + head["tags_len"]]
+        topic: bytes | tuple[bytes, ...] | None = raw if flags & L.PROFILE_FLAG_TOPIC else None
+        if flags & L.PROFILE_FLAG_TOPICS:
+            topic = tuple(_unpack_list(raw))
+        tags = tuple(tag.decode() for tag in _unpack_list(listed))
         wants = Filter(
-            topic if flags & L.PROFILE_FLAG_TOPIC else None,
+            topic,
             key if flags & L.PROFILE_FLAG_KEY else None,
-            tuple(tags) if flags & L.PROFILE_FLAG_TAGS else None,
+            tags if flags & L.PROFILE_FLAG_TAGS else None,
         )
         return cls(head["created_ns"], wants)
+
+    @property
+    def version(self) -> int:
+        """The oldest version of the file that has room for it."""
+        return 2 if isinstance(self.wants.topic, tuple) else 1
+
+
+def _pack_list(parts: Iterable[bytes]) -> bytes:
+    """Each part with its length before it."""
+    return b"".join(L.PROFILE_TAG.pack(len=len(part)) + part for part in parts)
+
+
+def _unpack_list(data: bytes) -> Iterator[bytes]:
+    at = 0
+    while at < len(data):
+        length = L.PROFILE_TAG.unpack(data, at)["len"]
+        at += L.PROFILE_TAG_BYTES
+        yield data[at : at + length]
+        at += length
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceSlot:
     """One place that was stored."""
 
+    version: int
     profile_len: int
     uuid: bytes
     profile_crc: int
@@ -118,7 +145,7 @@ class PlaceSlot:
     def pack(self) -> bytes:
         """The bytes of the slot, with the checksum."""
         values = {name: getattr(self, name) for name in self.__slots__}
-        return headers.seal(L.PLACE, magic=L.PLACE_MAGIC, version=L.CONSUMER_VERSION, **values)
+        return headers.seal(L.PLACE, magic=L.PLACE_MAGIC, **values)
 
     @classmethod
     def unpack(cls, raw: bytes, path: str) -> PlaceSlot | None:
@@ -127,10 +154,10 @@ class PlaceSlot:
         if fields["magic"] != L.PLACE_MAGIC or not headers.is_good(L.PLACE, raw):
             return None
         version = fields["version"]
-        if version != L.CONSUMER_VERSION:
+        if version > L.CONSUMER_VERSION:
             raise UnsupportedVersion(
                 f"{path}: was written by a newer Penstock (version {version} of consumers; this "
-                f"one reads {L.CONSUMER_VERSION}); open it with that one",
+                f"one reads up to {L.CONSUMER_VERSION}); open it with that one",
                 path=path,
             )
         slot = cls(**{name: fields[name] for name in cls.__slots__})
@@ -153,6 +180,7 @@ def new_file(uuid: bytes, next_seq: int, profile: Profile, now_ns: int) -> bytes
     """The bytes of a new consumer's file."""
     packed = profile.pack()
     slot = PlaceSlot(
+        version=profile.version,
         profile_len=len(packed),
         uuid=uuid,
         profile_crc=crc32c(packed),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import stat
 import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -116,17 +117,22 @@ def names_in(folder: Directory) -> list[str]:
 
 def open_consumer_file(path: Name, *, write: bool) -> int:
     """A descriptor of the file; an error that says what to do if a directory or link is there."""
+    why = errno.EINVAL
     try:
-        return files.open_file(path, write=write)
+        fd = files.open_file(path, write=write)
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            return fd
+        files.close(fd)
     except Io as error:
-        if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENOTDIR):
+        if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
             raise
-        raise Io(
-            f"{path}: the file of a consumer must be a regular file, and this is none "
-            f"({error.strerror}); move it away, or use another name",
-            errno=error.errno,
-            filename=str(path),
-        ) from error
+        why = error.errno
+    raise Io(
+        f"{path}: the file of a consumer must be a regular file, and this is a directory, a link or a "
+        "device; move it away, or use another name",
+        errno=why,
+        filename=str(path),
+    )
 
 
 def try_own(path: Name) -> int | None:

@@ -15,6 +15,7 @@ from penstock.consumers import folder as folders
 from penstock.consumers.file import Filter, PlaceSlot
 from penstock.consumers.reading import Lag, measure
 from penstock.errors import Corrupt, NotFound, PenstockError, Permission, Usage
+from penstock.reader import topics_bytes
 from penstock.system import files
 from penstock.system.directory import Directory
 
@@ -41,7 +42,7 @@ class ConsumerInfo:
     clamped: int = 0
     created: dt.datetime = _EPOCH
     last_seen: dt.datetime = _EPOCH
-    topic: str | None = None
+    topic: str | tuple[str, ...] | None = None
     key: bytes | None = None
     tags: tuple[str, ...] | None = None
     problem: str | None = None
@@ -52,7 +53,7 @@ class ConsumerInfo:
         """What it has yet to commit, looked for when asked; see `Consumer.lag`."""
         if self._log is None or self.problem is not None:
             return Lag(0, 0, 0.0)
-        topic = None if self.topic is None else self.topic.encode()
+        topic = None if self.topic is None else topics_bytes(self.topic)
         return measure(self._log, self.committed, Filter(topic, self.key, self.tags))
 
 
@@ -170,7 +171,7 @@ def _known(
         slot.clamped,
         _moment(created_ns),
         _moment(slot.heartbeat_ns),
-        None if wants.topic is None else wants.topic.decode(errors="replace"),
+        wants.topics,
         wants.key,
         wants.tags,
         None,

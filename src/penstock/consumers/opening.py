@@ -18,7 +18,7 @@ from penstock.consumers.file import ConsumerPlace, Filter, Profile, new_file
 from penstock.consumers.reading import Start, check_start, find_start, means_start
 from penstock.errors import Busy, Corrupt, NotFound, PenstockError, Permission, Usage, WrongType
 from penstock.event import Buffer
-from penstock.reader import tag_bytes, topic_bytes
+from penstock.reader import Topic, tag_bytes, topics_bytes
 from penstock.system import files
 from penstock.system.directory import Directory, Name
 
@@ -42,7 +42,7 @@ def open_consumer(
     name: str,
     *,
     start: Start,
-    topic: str | None,
+    topic: Topic | None,
     key: Buffer | None,
     tags: Iterable[str] | None,
     standby: bool,
@@ -56,7 +56,7 @@ def open_consumer(
 ) -> Consumer[T]:
     """Open the consumer, or make it; every argument is checked before anything is touched."""
     name = folders.check_name(name)
-    wanted = Filter(None if topic is None else topic_bytes(topic), key_bytes(key), _tag_names(tags))
+    wanted = Filter(_topics(topic), key_bytes(key), _tag_names(tags))
     check_choice(on_gap, "on_gap", "raise", "skip")
     check_choice(on_damage, "on_damage", "raise", "skip")
     _check_seconds(auto_commit, "auto_commit")
@@ -207,6 +207,15 @@ def _check_place(
             f"{path}: the consumer {name!r} was made with {has}, and got {wanted}; what a consumer "
             "wants is settled when it is made: use another name, or leave it out"
         )
+
+
+def _topics(topic: Topic | None) -> bytes | tuple[bytes, ...] | None:
+    """The topic of a consumer, or several in an order of their own; None if any event will do."""
+    found = None if topic is None else topics_bytes(topic)
+    if not isinstance(found, tuple):
+        return found
+    several = tuple(sorted(set(found)))
+    return several if len(several) > 1 else several[0]
 
 
 def _tag_names(tags: Iterable[str] | None) -> tuple[str, ...] | None:
