@@ -608,7 +608,8 @@ class Log(Handle, Generic[T]):
 
         It is made if there is none. Then ``start`` says where it begins: a seq, a time, "start" or
         "end"; ``topic`` (one, or several), ``key`` and ``tags`` what it wants, for good. A consumer
-        has one owner: who opens it while that is alive gets `Busy`, or with ``standby`` waits and takes over.
+        has one owner: who opens it while that is alive gets `Busy`, or with ``standby`` waits and
+        takes over.
 
         ``auto_commit=seconds`` commits, that often, what was handed out and passed: an event is
         passed once the next is asked for, or its ``with`` block ends. ``hold`` is for a ring that

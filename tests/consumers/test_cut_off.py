@@ -42,7 +42,7 @@ def each_step(act: Callable[[], object], file: str) -> Iterator[None]:
 def test_a_commit_amid_a_poll(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a poll looks for events, commit() stores what was handed out before, and no more."""
     segment_at = SegmentStorage.segment_at
-    committed = []
+    committed: list[int] = []
 
     def meanwhile(*given: Any) -> Any:
         if consumer._busy:
@@ -99,7 +99,7 @@ def test_a_signal_during_a_poll(tmp_path: Path, of: str) -> None:
 
 @pytest.mark.parametrize("follow", [False, True])
 def test_a_merge_that_is_cut_off_anywhere(tmp_path: Path, follow: bool) -> None:
-    """Ctrl-C between any two steps of a merge costs no event, and commits none that was not seen."""
+    """Ctrl-C between any two steps of a merge costs no event, and commits none unseen."""
     with ExitStack() as stack:
         logs = [stack.enter_context(penstock.create(tmp_path / name)) for name in "abc"]
         for ns in range(1, 10):

@@ -85,12 +85,12 @@ def test_a_backup_keeps_them(four: Log, tmp_path: Path) -> None:
 @pytest.mark.parametrize("start", ["earliest", "latest", "$", "", 2.5, b"start", object()])
 def test_a_start_that_is_none(log: Log, start: Any) -> None:
     """The error for a start or a position names every form of them."""
-    with pytest.raises(Usage, match="start must be .*a seq, 'start' or 'end' will do"):
+    with pytest.raises(Usage, match=r"start must be .*a seq, 'start' or 'end' will do"):
         log.consumer("c", start=start)
     assert len(log.consumers()) == 0
     with (
         log.consumer("c") as consumer,
-        pytest.raises(Usage, match="position must be .*a seq, 'start' or 'end' will do"),
+        pytest.raises(Usage, match=r"position must be .*a seq, 'start' or 'end' will do"),
     ):
         consumer.seek(start)
 
@@ -98,7 +98,7 @@ def test_a_start_that_is_none(log: Log, start: Any) -> None:
 def test_a_name_is_what_the_text_is(log: Log) -> None:
     """A member of an enum that is a str names the consumer that its text names."""
 
-    class Name(str, enum.Enum):
+    class Name(str, enum.Enum):  # noqa: UP042 - StrEnum shows its text; this one does not
         BILLING = "billing"
 
     log.consumer(Name.BILLING).close()
@@ -131,7 +131,7 @@ def test_what_is_no_file_says_so(log: Log, folder: Path, what: str) -> None:
     else:
         (folder / "c").symlink_to(folder / ("other" if what == "link" else "nothing"))
     for call in (log.consumer, log.consumers().delete):
-        with pytest.raises(Io, match="must be a regular file.*move it away"):
+        with pytest.raises(Io, match=r"must be a regular file.*move it away"):
             call("c")
     problem = log.consumers()["c"].problem
     assert problem is not None and "move it away" in problem

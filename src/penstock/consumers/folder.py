@@ -128,8 +128,8 @@ def open_consumer_file(path: Name, *, write: bool) -> int:
             raise
         why = error.errno
     raise Io(
-        f"{path}: the file of a consumer must be a regular file, and this is a directory, a link or a "
-        "device; move it away, or use another name",
+        f"{path}: the file of a consumer must be a regular file, and this is a directory, a link "
+        "or a device; move it away, or use another name",
         errno=why,
         filename=str(path),
     )

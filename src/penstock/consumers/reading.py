@@ -11,7 +11,7 @@ from penstock.consumers.file import Filter
 from penstock.data.spans import spans
 from penstock.errors import Usage, WrongType
 from penstock.reader import SEQ_MAX, Position, check_position, position
-from penstock.times import Time, is_time, to_ns
+from penstock.times import Ns, Time, is_time, to_ns
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
