@@ -19,6 +19,7 @@ _T_co = TypeVar("_T_co", default=Any, covariant=True)
 _MaybeNone: TypeAlias = Any
 _D = TypeVar("_D")
 _T = TypeVar("_T")
+_Cls = TypeVar("_Cls", bound=type)
 
 POLLING: bool
 CRC_HARDWARE: bool
@@ -681,6 +682,8 @@ class Waits:
     def changed(self) -> list[int]: ...
     def sleep(self, timeout: float | None = None) -> list[int]: ...
 
+def iterates_as_base(cls: _Cls, /) -> _Cls: ...
+
 class Merging:
     held: int
     dry: list[int]
@@ -705,6 +708,7 @@ class Merging:
     def __next__(self) -> Event[Any]: ...
     def take(self, count: int) -> list[Event[Any]]: ...
 
+@final
 class ConsumerFile:
     def __init__(self, fd: int, path: str, newest: bytes, plain: int, durable: int) -> None: ...
     @property

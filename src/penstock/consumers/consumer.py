@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, Self, SupportsIndex
 
-from penstock._core import ConsumerCore, ConsumerFile, Event
+from penstock._core import ConsumerCore, ConsumerFile, Event, iterates_as_base
 from penstock.consumers.file import Filter
 from penstock.consumers.reading import Lag, Start, find_start, measure, reader_of
 from penstock.errors import Closed, Gone, Poisoned, Usage
@@ -32,12 +32,16 @@ else:
 __all__ = ["Consumer", "Lag"]
 
 
+@iterates_as_base
 class Consumer(ConsumerCore, Generic[T]):
     """A named reader whose place survives restarts; it has one owner at a time.
 
     It comes from `Log.consumer`. Iterate over it, or `poll`; `commit` stores how far you are. One
     thread at a time uses it; `close` may be called from any. In a child of a fork it is closed.
     """
+
+    # Without a dict, Python finds `commit` and `poll` faster.
+    __slots__ = ("__weakref__", "_filter", "_options")
 
     def __init__(self, *_: object, **__: object) -> None:
         raise Usage(

@@ -1,5 +1,27 @@
 # Merging: the next event of many ordered sources, by time, then by the number of the source.
 
+cdef extern from *:
+    """
+    /* Have a subclass iterate as its base does. Python would look `__next__` up by its name for each
+     * item, since the base has it as a method as well. */
+    static inline void psk_inherit_next(PyObject *cls, PyObject *base) {
+        ((PyTypeObject *)cls)->tp_iternext = ((PyTypeObject *)base)->tp_iternext;
+    }
+    """
+    void psk_inherit_next(object cls, object base)
+
+
+def iterates_as_base(cls):
+    """Decorate a class of Python's that iterates as its compiled base does: as fast as that."""
+    for one in cls.__mro__:
+        if one is Merging or one is ConsumerCore:
+            psk_inherit_next(cls, one)
+            return cls
+        if "__next__" in one.__dict__:
+            break
+    raise Internal(f"{cls!r} must have the __next__ of a compiled base")
+
+
 cdef class Merging:
     """The events read from many sources and not returned yet, as a heap of their next events.
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, SupportsIndex, cast
 
 from penstock import _core
-from penstock._core import Event, Merging, Reader, Waits
+from penstock._core import Event, Merging, Reader, Waits, iterates_as_base
 from penstock.arguments import check_choice, seconds
 from penstock.errors import Closed, Usage, WrongType
 from penstock.event import Buffer
@@ -38,12 +38,13 @@ BATCHES = 1 << 15  # events that are read ahead of all sources together
 LOOK_AFTER = 1.0  # seconds between two checks whether a log was deleted
 
 
+@iterates_as_base
 class Merged(Merging, Generic[T]):
     """The events of many sources by time, from `penstock.merge`.
 
     It reads up to 256 events of each source ahead. ``take(n)`` returns available events
     without waiting. ``source`` is the source of the last event, and ``positions`` says where to
-    continue each source. It belongs to one thread, or task, at a time.
+    continue each source. It is for one thread at a time; tasks of one loop may share it.
     """
 
     def __new__(
@@ -390,7 +391,7 @@ def merge(
     silent source holds all others back. With ``quiet=seconds`` it does so only until it has had no
     new event for that long; its later events are returned as soon as they come, and may be older
     than events returned before. ``timeout`` ends it when no event was returned for that many
-    seconds. Readers among the sources must follow as well.
+    seconds. A reader among the sources that does not follow ends, and then holds no others back.
 
     >>> a, b = penstock.open(path), penstock.open(path.with_suffix(".b"))
     >>> a.append(b"1", time=10), b.append(b"2", time=20), a.append(b"3", time=30)

@@ -30,6 +30,7 @@ def is_byte_held(int fd, uint64_t byte):
     return psk_ofd_held(fd, byte)
 
 
+@cython.final
 cdef class ConsumerFile:
     """The file of a consumer that this process owns, mapped for commits."""
 
@@ -158,6 +159,7 @@ cdef class ConsumerCore:
     cdef readonly object log
     cdef ConsumerFile file
     cdef Reader reader
+    cdef bint in_ring         # which its reader reads
     cdef Hold hold
     cdef readonly str name
     cdef uint64_t began       # the run's first position: nothing before it can be committed
@@ -198,6 +200,7 @@ cdef class ConsumerCore:
         """Go on where ``reader`` stands."""
         cdef Reader before = self.reader
         self.reader = reader
+        self.in_ring = isinstance(reader.cursor, RingCursor)
         self.began = self.since = self.passed = reader.cursor.next
         self.outstanding = False
         if self.file is not None and self.file.here:
@@ -267,15 +270,14 @@ cdef class ConsumerCore:
 
     cdef int put(self, uint64_t after, bint durable) except -1:
         """Store that everything before ``after`` is done with."""
-        cdef Reader r = self.reader
-        cdef uint64_t hint = 0, position = r.cursor.next
+        cdef Cursor cursor = self.reader.cursor
+        cdef uint64_t hint = 0, position = cursor.next
         cdef uint64_t now = psk_coarse_now_ns()
         cdef ConsumerFile file = self.file
-        cdef RingCursor ring = <RingCursor>r.cursor if isinstance(r.cursor, RingCursor) else None
         if file.base == NULL:
             raise self._closed_error()
-        if after == position and r.cursor.map is not None:
-            hint = ring.position() if ring is not None else position_pack(r.cursor.map.number, r.cursor.at)
+        if after == position and cursor.map is not None:
+            hint = (<RingCursor>cursor).position() if self.in_ring else position_pack(cursor.map.number, cursor.at)
         if after != psk_get64(file.slot + PSK_PLACE_NEXT):
             self.moved_ns = now
             if psk_get64(file.slot + PSK_PLACE_CLAMPED):
@@ -285,11 +287,16 @@ cdef class ConsumerCore:
         self.since = after
         if after >= position:
             self.outstanding = False
-        if self.hold is not None and ring is not None:
-            if hint and not ring.is_replaced():
-                self.hold.move(hint)
-            elif after >= self.began:
-                self.hold.move(ring.file.position_from(self.log, after))
+        if self.hold is not None and self.in_ring:
+            self.move_hold(<RingCursor>cursor, after, hint)
+        return 0
+
+    cdef int move_hold(self, RingCursor ring, uint64_t after, uint64_t position) except -1:
+        """Have writers of the ring wait at ``after``, which is at ``position`` if that is known."""
+        if position and not ring.is_replaced():
+            self.hold.move(position)
+        elif after >= self.began:
+            self.hold.move(ring.file.position_from(self.log, after))
         return 0
 
     def __iter__(self):
