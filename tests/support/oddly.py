@@ -75,7 +75,7 @@ def _is_path(value: Any) -> bool:
     return isinstance(value, str | Path) and str(value) != "" and "\0" not in str(value)
 
 
-READS = ("Log.read", "Log.scan", "Log.follow", "Log.afollow", "Log.tail", "merge")
+READS = ("Log.read", "Log.scan", "Log.follow", "Log.afollow", "Log.tail", "Log.consumer", "merge")
 
 
 def _are_topics(value: Any) -> bool:
