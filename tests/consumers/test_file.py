@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,6 +118,28 @@ def test_what_is_no_file(log: Log, folder: Path) -> None:
             log.consumer(name)
     assert sorted(os.listdir(folder)) == ["c", "d", "other"]
     assert [info.name for info in log.consumers() if info.problem] == ["c", "d"]
+
+
+def test_one_that_is_swept_while_it_is_made(
+    log: Log, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two who make consumers at once, one may sweep what the other has begun: it begins again."""
+    lock = folders._lock
+    swept: list[str] = []
+
+    def beside_another(fd: int, path: Any) -> bool:
+        if len(swept) < 3 and path.base.startswith(".new-"):
+            swept.append(path.base)
+            monkeypatch.setattr(folders, "_lock", lock)
+            folders.sweep(path.directory)
+            monkeypatch.setattr(folders, "_lock", beside_another)
+        return lock(fd, path)
+
+    monkeypatch.setattr(folders, "_lock", beside_another)
+    with log.consumer("c") as consumer:
+        consumer.commit()
+    assert len(set(swept)) == 3
+    assert os.listdir(folder) == ["c"]
 
 
 def test_half_made_ones_are_swept(log: Log, folder: Path) -> None:

@@ -217,12 +217,8 @@ def make(folder: Directory, name: str, data: bytes, mode: int) -> int | None:
     The descriptor that this returns has the owner's lock, from before the file has its name.
     """
     sweep(folder)
-    temporary = folder.file(f".new-{os.urandom(8).hex()}")
-    fd = files.create_file(temporary, mode)
-    _core.own_fd(fd)
+    fd, temporary = _create_locked(folder, mode)
     try:
-        if not _lock(fd, temporary):
-            raise Busy(f"{temporary}: somebody locked it; try again")
         files.write_at(fd, data, 0, temporary)
         files.sync_data(fd, temporary)
         _core.fail_point("consumer.made")
@@ -240,6 +236,21 @@ def make(folder: Directory, name: str, data: bytes, mode: int) -> int | None:
             files.unlink(temporary)
         raise
     return fd
+
+
+def _create_locked(folder: Directory, mode: int) -> tuple[int, Name]:
+    """A new file with the owner's lock. Before that it may be swept by others; then another one."""
+    while True:
+        temporary = folder.file(f".new-{os.urandom(8).hex()}")
+        fd = files.create_file(temporary, mode)
+        _core.own_fd(fd)
+        try:
+            if _lock(fd, temporary) and files.same_file(fd, temporary):
+                return fd, temporary
+        except BaseException:
+            _core.close_fd(fd)
+            raise
+        _core.close_fd(fd)
 
 
 def sweep(folder: Directory) -> None:
