@@ -123,7 +123,7 @@ def test_what_is_no_file(log: Log, folder: Path) -> None:
 def test_one_that_is_swept_while_it_is_made(
     log: Log, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two who make consumers at once, one may sweep what the other has begun: it begins again."""
+    """Of two who make consumers at once, one may sweep the other: that one begins again."""
     lock = folders._lock
     swept: list[str] = []
 
