@@ -260,20 +260,15 @@ class Consumer(ConsumerCore, Generic[T]):
         """Refuse a durable commit to a file that was deleted, with the log or alone."""
         if not files.is_linked(fd, path):
             raise Gone(
-                f"{path}: the file of the consumer was deleted while it was open, so nothing that "
-                "is committed can last; open the log and the consumer again",
+                f"{path}: the consumer's file was deleted, or its log was, while it was open, so "
+                "no commit to it can last; open the log and the consumer again",
                 filename=path,
             )
 
     def _sync_file(self, fd: int, path: str) -> None:
         """Have the file on disk, for a durable commit."""
         files.sync_data(fd, path)
-        if not files.is_linked(fd, path):
-            raise Gone(
-                f"{path}: the consumer's file was deleted, or its log was, while it was open; the "
-                "commit is lost when this consumer is closed",
-                filename=path,
-            )
+        self._check_file(fd, path)  # it may have been deleted meanwhile
 
     def _seek_to(self, seq: int, *, oldest: bool = False) -> None:
         """Go on at ``seq``; with ``oldest``, whatever was overwritten before it is no gap."""
