@@ -312,9 +312,8 @@ def _check_nan(nan: str, mode: str) -> None:
 def _pickled(log: Log[Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """How a log is pickled and copied: by its path, its uuid, and the options of this handle."""
     log._ensure_open()
-    held = log._held_fd if log._ctl is None else log._ctl.held_fd
     try:
-        there = os.path.samestat(os.stat(log.path), os.fstat(held))
+        there = os.path.samestat(os.stat(log.path), os.fstat(log._held()))
     except OSError:
         there = False
     if not there:

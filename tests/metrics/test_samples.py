@@ -56,6 +56,27 @@ def test_numbers_agree_with_the_log(log: penstock.Log) -> None:
     assert ("penstock_error", ()) not in found
 
 
+def is_up(log: penstock.Log) -> bool:
+    """Whether its two events and the room on its disk are measured."""
+    found = values(metrics.text(log))
+    assert found["penstock_events", ()] == 2
+    assert found["penstock_disk_free_bytes", ()] > 0
+    return found["penstock_up", ()] == 1
+
+
+def test_a_renamed_log_is_measured_where_it_is(log: penstock.Log) -> None:
+    """An open log whose name is another's, or nobody's, is still up, with its own numbers."""
+    log.extend([b"a", b"b"])
+    kind = log.kind
+    Path(log.path).rename(Path(log.path).with_name("moved"))
+    assert is_up(log)
+    with penstock.create(log.path, ring="64KiB" if kind == "ring" else None):
+        assert is_up(log)
+    if kind == "segments":
+        shutil.rmtree(Path(log.path).with_name("moved"))
+        assert values(metrics.text(log))["penstock_up", ()] == 0
+
+
 def test_both_formats_say_the_same(log: penstock.Log) -> None:
     """The real parsers of Prometheus and of OpenMetrics read the same numbers, types and labels."""
     log.extend([b"x", b"y"])

@@ -142,6 +142,11 @@ class Handle(LogCore):
         self._held_fd = held_fd
         self._held_generation = _core.fork_generation()
 
+    def _held(self) -> int:
+        """The descriptor of the held directory or ring, which control owns while there is one."""
+        attached = self._ctl
+        return self._held_fd if attached is None else attached.held_fd
+
     def _look_again(self) -> None:
         """Without live control: has a writer come, or have the frames grown?"""
         storage = self._storage

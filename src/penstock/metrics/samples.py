@@ -9,12 +9,12 @@ from __future__ import annotations
 import datetime as dt
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from penstock.consumers.listing import ConsumerInfo
-from penstock.errors import PenstockError, Usage, WrongType
+from penstock.errors import Gone, PenstockError, Usage, WrongType
 from penstock.layout import C_LAST_APPEND_NS
 from penstock.log import Log
 from penstock.opening import open as open_log
@@ -179,15 +179,16 @@ def _of_log(log: Log[Any], label: tuple[tuple[str, str], ...]) -> Iterator[Sampl
         (POISONED, stats.poisoned),
         (SEGMENTS, stats.segments),
         (DISK, stats.disk_bytes),
-        (DISK_FREE, files.free_bytes(log.path)),
+        (DISK_FREE, files.free_bytes(log._held(), log.path)),
         (FOREIGN, len(stats.spurious)),
         *_counted(log, stats),
         *(_of_ring(stats.ring) if stats.ring is not None else ()),
     )
     for family, value in plain:
         yield Sample(family, label, float(value))
-    for consumer in log.consumers():
-        yield from _of_consumer(consumer, (*label, ("consumer", consumer.name)))
+    with suppress(Gone):  # a ring that was renamed has left its consumers beside its old name
+        for consumer in log.consumers():
+            yield from _of_consumer(consumer, (*label, ("consumer", consumer.name)))
 
 
 def _counted(log: Log[Any], stats: Stats) -> Iterator[tuple[Family, float]]:

@@ -411,10 +411,10 @@ def status(path: str | Directory) -> os.stat_result:
         return os.stat(name, dir_fd=at.fd, follow_symlinks=False)
 
 
-def free_bytes(path: str) -> int:
+def free_bytes(fd: int, path: str) -> int:
     """Bytes that a user without privileges may still write to the file system of ``path``."""
     with _doing("looking at the file system of", path):
-        found = os.statvfs(path)
+        found = os.fstatvfs(fd)
         return found.f_bavail * found.f_frsize
 
 
