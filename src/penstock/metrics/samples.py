@@ -116,11 +116,13 @@ def listed(logs: Logs) -> tuple[str | Log[Any], ...]:
     if isinstance(logs, str | os.PathLike | Log):
         logs = [logs]
     try:
-        given = list(logs)
+        given = None if isinstance(logs, bytes | bytearray | memoryview) else list(logs)
     except TypeError:
+        given = None
+    if given is None:
         raise WrongType(
             f"logs must be a path or a log, or several of them, got {type(logs).__name__}"
-        ) from None
+        )
     for one in given:
         if not isinstance(one, str | os.PathLike | Log):
             raise WrongType(f"logs must be paths or open logs, got {type(one).__name__} among them")

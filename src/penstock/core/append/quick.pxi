@@ -1,7 +1,8 @@
 # `append` as the interpreter calls it. For each call, Cython fills a table with the defaults of ten
 # keyword arguments and counts references to each of them, which takes as long as writing the frame.
 # So `append` is a method with CPython's own calling convention: it handles a call with one bytes
-# object, or one object to encode, and leaves all other calls to `_append_in_full`.
+# object, or one object to encode, alone or with a key and a topic, and leaves all other calls to
+# `_append_in_full`.
 
 cdef extern from "Python.h":
     ctypedef PyObject *(*PyCFunction)(PyObject *, PyObject *)
@@ -18,9 +19,36 @@ cdef extern from "Python.h":
 cdef enum:
     ARGUMENTS_MAX = 16  # more than append has, including self
 
+cdef object _KEY = "key"  # interned, as names of arguments are in nearly every call
+cdef object _TOPIC = "topic"
 cdef PyMethodDef _append_method
 cdef object _append_in_full
 cdef bytes _append_doc
+
+
+cdef bint takes_quickly(PyObject **args, tuple names):
+    """Whether the keyword arguments are a key that is bytes, a topic that is str, or both."""
+    cdef Py_ssize_t i
+    cdef PyObject *name
+    for i in range(PyTuple_GET_SIZE(names)):
+        name = PyTuple_GET_ITEM(names, i)
+        if name == <PyObject *>_KEY:
+            if not PyBytes_CheckExact(<object>args[i]):
+                return False
+        elif name != <PyObject *>_TOPIC or not PyUnicode_CheckExact(<object>args[i]):
+            return False
+    return True
+
+
+cdef int parts_quickly(Parts *p, PyObject **args, tuple names) except -1:
+    """Point at the arguments that `takes_quickly` has found; the caller keeps them alive."""
+    cdef Py_ssize_t i
+    for i in range(PyTuple_GET_SIZE(names)):
+        if PyTuple_GET_ITEM(names, i) == <PyObject *>_KEY:
+            set_key(p, None, <object>args[i])
+        else:
+            set_topic(p, <object>args[i])
+    return 0
 
 
 cdef object append_quickly(LogCore self, PyObject **args, Py_ssize_t count, PyObject *names):
@@ -28,15 +56,16 @@ cdef object append_quickly(LogCore self, PyObject **args, Py_ssize_t count, PyOb
     cdef Py_ssize_t i, given = count
     cdef Parts p
     cdef object value
-    if count == 1 and names == NULL:
+    if count == 1 and (names == NULL or takes_quickly(args + 1, <tuple>names)):
         value = <object>args[0]
         if not self._plain:
             value = self._coder.encoded(value, self.path)
         if PyBytes_CheckExact(value):
             parts_plain(&p, value)
             if p.value_len <= PSK_VALUE_BYTES_MAX:
-                return self.append_parts(
-                    NULL, &p, NULL, 1, align8(PSK_FRAME_HEADER_BYTES + p.value_len), None)
+                if names != NULL:
+                    parts_quickly(&p, args + 1, <tuple>names)
+                return self.append_parts(NULL, &p, NULL, 1, parts_bytes(&p), None)
     if names != NULL:
         given += PyTuple_GET_SIZE(<object>names)
     if given >= ARGUMENTS_MAX:
@@ -44,7 +73,13 @@ cdef object append_quickly(LogCore self, PyObject **args, Py_ssize_t count, PyOb
     with_self[0] = <PyObject *>self
     for i in range(given):
         with_self[i + 1] = args[i]
-    return PyObject_Vectorcall(_append_in_full, with_self, <size_t>count + 1, names)
+    try:
+        return PyObject_Vectorcall(_append_in_full, with_self, <size_t>count + 1, names)
+    except TypeError as error:
+        said = str(error)
+        if not said.startswith("_append_in_full"):
+            raise
+        raise TypeError("append" + said.removeprefix("_append_in_full")) from None
 
 
 cdef object quick_append():

@@ -58,23 +58,20 @@ cdef class RingCursor(Cursor):
     cdef bint more(self) except -1:
         """Copy the next frames; False if no more are published."""
         cdef uint64_t position, first
-        cdef Window w, spare = None
+        cdef Window w
         cdef Fetched why = FETCHED
         if self.map is None and not self.find_place():
             return False
         position = self.position()
-        if isinstance(self.map, Window) and Py_REFCNT(self.map) == 1:
-            spare = <Window>self.map  # no event refers to it
-            self.map = None
         while True:
-            w = self.file.window(self.log, self.ring, &position, self.window_bytes, spare, &why)
+            w = self.file.window(self.log, self.ring, &position, self.window_bytes, None, &why)
             if w is not None:
                 self.enter(w, WINDOW_START, w.mapped)
                 self.place = position
                 self.from_oldest = False
                 return True
             if self.is_replaced():
-                self.map = spare = None
+                self.map = None
                 if not self.find_place():
                     return False
                 position = self.place
@@ -82,7 +79,7 @@ cdef class RingCursor(Cursor):
             if why == FETCHED_NONE:
                 self.stand_before(position)
                 if self.map is None:
-                    self.map = spare if spare is not None else self.ring
+                    self.map = self.ring
                 return False
             first = self.file.oldest(self.log, self.ring, &position)
             if first > self.next:

@@ -135,12 +135,15 @@ cdef class RingFile(Finder):
                 why[0] = FETCHED_NONE
                 return None
             room = min(lap_room(m, position[0]), head - position[0])
+            p = m.base + ring_offset(m, position[0])
+            if nbytes == 0 and room >= PSK_FRAME_HEADER_BYTES:  # a hint: it may be overwritten just now
+                commit = psk_get32(p)
+                nbytes = align8(PSK_FRAME_HEADER_BYTES + <uint64_t>commit - 1) if commit else 0
             if nbytes < PSK_FRAME_HEADER_BYTES:
                 nbytes = PSK_FRAME_HEADER_BYTES
             if nbytes > room:
                 nbytes = room
             w = new_window(m, nbytes, spare)
-            p = m.base + ring_offset(m, position[0])
             if nbytes > 4096:
                 with nogil:
                     memcpy(w.base + WINDOW_START, p, nbytes)

@@ -7,7 +7,7 @@ cdef class Window(SegmentMap):
     cdef RingMap ring
     cdef bint cut   # the last frame may be partial: more of the lap follows
 
-    def __cinit__(self, inside=None, *args, **kwargs):
+    def __cinit__(self, inside=None):  # more parameters would cost a tuple for each window
         if inside is not INSIDE:
             raise only_inside(self)
 
