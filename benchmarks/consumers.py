@@ -216,7 +216,7 @@ def _redis(path: Path, values: list[bytes], count: int) -> Iterator[Callable[[],
 
 @contextmanager
 def _litequeue(path: Path, values: list[bytes], count: int) -> Iterator[Callable[[], float]]:
-    """A queue in a file, filled anew each time, since it forgets what was done."""
+    """A queue in a file, filled again each time, since it forgets what was done."""
     from litequeue import LiteQueue  # type: ignore[import-not-found,unused-ignore]
 
     texts = [value.hex() for value in values]

@@ -463,7 +463,7 @@ def copy_state(
     control: Control,
     m: RingMap,
     frames: list[tuple[int, bytes]],
-    anew: bool,
+    new_lap: bool,
     when_full: int | None,
 ) -> int: ...
 def copy_events(

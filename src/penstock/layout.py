@@ -554,7 +554,7 @@ WHEN_FULL_ERROR = 2
 LOCK_WAITERS = 0x80000000
 TOKEN_MAX = 0x7FFFFFFF
 TOKEN_BYTE = 1 << 32  # the OFD lock of token t is on byte TOKEN_BYTE + t of the file of locks
-TURN_BYTE = 1 << 31  # of `writers.lock`: the OFD lock of whoever does maintenance
+TURN_BYTE = 1 << 31  # of `writers.lock`: the OFD lock of the process that does maintenance
 HOLD_BYTE = (
     1 << 31
 ) + 4096  # the OFD lock of the reader in slot i of C_HOLDS is on byte HOLD_BYTE + i
@@ -565,7 +565,7 @@ HOLD_BYTE = (
 
 CONSUMER_VERSION = 2
 CONSUMER_BYTES = 2 * PAGE
-CONSUMER_OWNER_BYTE = 1 << 32  # whoever has the OFD lock on this byte owns the consumer
+CONSUMER_OWNER_BYTE = 1 << 32  # the OFD lock on this byte makes the owner
 PLACE_MAGIC = b"PSKPLACE"
 PLACE = RecordType("PLACE_")
 PLACE.raw("magic", 8, "`PSKPLACE`")

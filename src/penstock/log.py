@@ -606,14 +606,14 @@ class Log(Handle, Generic[T]):
     ) -> Consumer[T]:
         """The consumer ``name``: a reader that goes on where it, or one before it, committed.
 
-        It is made if there is none. Then ``start`` says where it begins: a seq, a time, "start" or
-        "end"; ``topic`` (one, or several), ``key`` and ``tags`` what it wants, for good. A consumer
-        has one owner: who opens it while that is alive gets `Busy`, or with ``standby`` waits and
-        takes over.
+        It is created if it does not exist. Then ``start`` says where it begins: a seq, a time,
+        "start" or "end"; ``topic`` (one, or several), ``key`` and ``tags`` what it wants, which never changes. A
+        consumer has one owner: while that lives, others get `Busy`, or with ``standby`` wait and
+        take over.
 
         ``auto_commit=seconds`` commits, that often, what was handed out and passed: an event is
         passed once the next is asked for, or its ``with`` block ends. ``hold`` is for a ring that
-        blocks when full: writers leave alone what is not committed, while this consumer lives.
+        blocks when full: writers keep what is not committed, while this consumer lives.
         ``timeout``, ``durable``, ``check``, ``on_gap`` and ``on_damage`` are as for `follow`.
 
         >>> log = penstock.open(path)
@@ -649,7 +649,7 @@ class Log(Handle, Generic[T]):
         )
 
     def consumers(self) -> Consumers:
-        """The consumers of this log, whoever owns them: their places, lags and who is live."""
+        """The consumers of this log, with any owner: their positions, lags, and who is live."""
         with loading(self.path):
             from penstock.consumers.listing import Consumers
 

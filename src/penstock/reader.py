@@ -58,7 +58,7 @@ def topics_bytes(topic: Topic) -> bytes | tuple[bytes, ...]:
 
 
 def listed_topics(topic: Iterable[str]) -> list[str]:
-    """Several topics, which may be gone through only once."""
+    """Several topics, which may be iterated only once."""
     if not isinstance(topic, bytes | bytearray | memoryview):
         try:
             found = list(topic)

@@ -91,7 +91,7 @@ class Settings:
     consumer_ttl : float
         A consumer that is not live, and was last seen longer ago, holds nothing back; 0: any.
     max_lag : int
-        Nobody holds back what is more than this many bytes before the end of the log; 0: any.
+        No reader holds back what is more than this many bytes before the end of the log; 0: any.
     max_bytes : int
         The log never takes more bytes on disk: appends raise `DiskFull` first; 0: no limit.
     prepare_at : float

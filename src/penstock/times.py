@@ -222,7 +222,7 @@ def _date_ns(value: dt.date, what: str) -> int:
     try:
         if offset is not None:
             return (moment.replace(tzinfo=None) - _1970 - offset) // _US * 1000 + below_us
-        local = moment.replace(tzinfo=None)  # a zone without an offset is none
+        local = moment.replace(tzinfo=None)  # a zone without an offset does not count
         seconds = int(local.replace(microsecond=0).timestamp())
     except (OverflowError, ValueError, OSError):  # a naive one at either end of the calendar
         raise Usage(f"{what} must lie within {_RANGE}, got {value!r}") from None

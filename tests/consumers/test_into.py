@@ -211,7 +211,7 @@ def test_an_input_that_lost_events(log: Log, out: Log, tmp_path: Path) -> None:
 
 
 def test_only_the_step_stores_the_position(log: Log, out: Log) -> None:
-    """A commit or a seek amid a step, or a consumer that commits by itself, is an error."""
+    """A commit or a seek during a step, or a consumer that commits by itself, is an error."""
     log.extend([b"a", b"b"])
     with log.consumer("c") as consumer:
         with consumer.into(out) as step:

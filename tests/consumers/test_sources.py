@@ -85,7 +85,7 @@ def test_take_gives_what_is_before_an_error(tmp_path: Path) -> None:
 def test_an_interrupt_comes_after_the_events(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C amid a take, a poll: what was found is handed out; then it is raised, once."""
+    """Ctrl-C during a take, a poll: what was found is handed out; then it is raised, once."""
     strike = [False]
     segment_at = SegmentStorage.segment_at
 
@@ -149,7 +149,7 @@ def test_merged_consumers_commit_what_was_handed_out(pair: tuple[Log, Log]) -> N
 
 
 def test_a_merge_that_dies_hands_out_what_was_not_committed(pair: tuple[Log, Log]) -> None:
-    """Killed at any moment, the next one goes on behind the last commit: nothing is lost."""
+    """Killed at any moment, the next one goes on after the last commit: nothing is lost."""
     a, b = pair
 
     def work() -> None:

@@ -159,7 +159,7 @@ def test_opener_that_waits_for_a_dying_one(scene: Scene, name: str) -> None:
 
 @pytest.mark.parametrize("others", ["witness", "nobody"])
 def test_dead_batch_stays_dead(scene: Scene, others: str) -> None:
-    """The rest of a dead batch does not come back to life behind an append of the same length."""
+    """The rest of a dead batch does not come back to life after an append of the same length."""
     scene.seed()
     go = scene.file("go")
     if others == "witness":

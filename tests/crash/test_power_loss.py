@@ -37,7 +37,7 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 # roll, keep (what the keeper's thread does in a pause) or close; set=128 changes a setting; sizes,
 # 10 or 5,6000,0 for a batch, are appended: 10! durably, x3=10 by the producer x as number 3; 5*9000
 # loads five events of that size, 5^9000 has them staged and taken over. "b:" before a word has a
-# second handle do it; "@" and a fail-point behind it has the process die there, "?" has the sync in
+# second handle do it; "@" and a fail-point after it has the process die there, "?" has the sync in
 # it fail.
 SCRIPTS = {
     "creation": "open 10! 20 close",

@@ -34,7 +34,7 @@ HOLDER_KILLS = 100 if STORM else 8
 
 
 class RingFollowerSlot(Slot):
-    """A follower; a new one goes on behind the last event that the dead one wrote down."""
+    """A follower; a new one goes on after the last event that the dead one wrote down."""
 
     @property
     def file(self) -> Path:

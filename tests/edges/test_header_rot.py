@@ -96,7 +96,7 @@ def ring(path: Path) -> None:
 
 
 def fill(log: penstock.Log, count: int) -> None:
-    """Events of many sizes, with two checkpoints behind some of them."""
+    """Events of many sizes, with two checkpoints after some of them."""
     for i in range(count):
         log.append(b"%d" % i * (i * 7 % 97), key=b"k%d" % i, topic=f"t{i % 3}", time=10**18 + i)
         if i in (count // 3, count // 2):

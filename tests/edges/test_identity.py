@@ -29,7 +29,7 @@ def make(path: Path | str, name: str, count: int = 3) -> None:
 
 
 def contents(path: Path) -> dict[str, bytes]:
-    """Every byte in a directory, but for control, which an opener may build anew."""
+    """Every byte in a directory, but for control, which an opener may build again."""
     found = sorted(p for p in path.rglob("*") if p.is_file() and p.name != "control")
     return {str(p.relative_to(path)): p.read_bytes() for p in found}
 

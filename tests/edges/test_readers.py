@@ -155,7 +155,7 @@ def test_a_waiting_writer_goes_on_when_the_reader_is_closed(ring: penstock.Log) 
 
 
 def test_a_reader_in_a_cycle_or_a_traceback_ends_with_it(ring: penstock.Log) -> None:
-    """A reader that only a reference cycle or an exception keeps holds nobody up once that goes."""
+    """A reader that only a cycle or an exception keeps alive blocks no process once that goes."""
 
     def leave_one() -> None:
         reader = ring.follow("start", hold=True)
@@ -190,7 +190,7 @@ def test_whoever_is_held_up_is_told_by_what(ring: penstock.Log) -> None:
 
 
 def test_closing_the_log_ends_its_readers_holds(tmp_path: Path) -> None:
-    """A reader that outlives its log holds nobody up."""
+    """A reader that outlives its log blocks no process."""
     path = tmp_path / "held.ring"
     with penstock.create(path, ring="64KiB", when_full="block") as log:
         log.append(b"a")

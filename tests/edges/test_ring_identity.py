@@ -118,7 +118,7 @@ def test_a_renamed_ring_goes_on(tmp_path: Path, what: str) -> None:
         assert values(ring)[-3:] == [b"one", b"two", b"three"]
 
 
-@pytest.mark.parametrize("what", ["deleted", "replaced", "made anew", "directory"])
+@pytest.mark.parametrize("what", ["deleted", "replaced", "made again", "directory"])
 def test_a_ring_that_is_gone(tmp_path: Path, what: str) -> None:
     """Of a ring that was deleted or replaced, append, sync, resize and forks raise Gone."""
     (tmp_path / "dir").mkdir()
@@ -133,7 +133,7 @@ def test_a_ring_that_is_gone(tmp_path: Path, what: str) -> None:
         os.rename(other, path)
     else:
         path.unlink()
-    if what in ("made anew", "directory"):
+    if what in ("made again", "directory"):
         filled(path, b"other").close()
     before = path.read_bytes() if path.exists() else None
     fails(lambda: [ring.append(b"lost") for _ in range(100_000)], path)

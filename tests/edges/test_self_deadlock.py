@@ -176,7 +176,7 @@ def test_an_append_in_a_signal_handler_amid_asking_for_background_work(
 
 @pytest.mark.parametrize("kind", ["log", "ring"])
 def test_signals_amid_everything(tmp_path: Path, kind: str) -> None:
-    """A timer's handler appends amid thousands of appends, rolls and syncs; all of it is there."""
+    """A timer's handler appends during thousands of appends, rolls and syncs; all is there."""
     path = tmp_path / "x"
     size: dict[str, Any] = {"ring": "16MiB"} if kind == "ring" else {"segment_size": "64KiB"}
     penstock.create(path, **size).close()

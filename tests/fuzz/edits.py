@@ -291,7 +291,7 @@ def edit_bytes(scene: Scene, cursor: Cursor, fix: bool) -> None:
 
 
 def add_frame(scene: Scene, cursor: Cursor, fix: bool) -> None:
-    """Put a frame behind the last one, with the seq and the way back that belong there."""
+    """Put a frame after the last one, with the seq and the way back that belong there."""
     if (name := _pick(scene, cursor)) is None:
         return
     data = scene.files[name]

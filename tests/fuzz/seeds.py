@@ -51,7 +51,7 @@ def chain(path: Path) -> None:
 
 
 def crashed(path: Path) -> None:
-    """What a writer leaves that dies: a roll that was not sealed, events behind the checkpoint."""
+    """What a writer leaves that dies: a roll that was not sealed, events after the checkpoint."""
     live = path.with_name("live")
     with penstock.open(live, segment_size=SIZE) as log:
         log.append(b"before", durable=True)

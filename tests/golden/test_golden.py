@@ -77,7 +77,7 @@ def test_its_data_is_as_recorded(version: str, path: Path) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_it_takes_appends(version: str, path: Path) -> None:
-    """A writer goes on behind the last event, and the sealed segments stay as they were."""
+    """A writer goes on after the last event, and the sealed segments stay as they were."""
     record = unpack(version, path)
     count = len(record["events"])
     with penstock.open(path) as log:

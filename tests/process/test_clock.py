@@ -39,7 +39,7 @@ def start(crew: Crew, directory: Path, function: str, **args: Any) -> Worker:
 
 
 def append_and_jump(path: str, jumps: list[int], seed: int, go: str = "") -> None:
-    """Append, the clock set anew before every few events; some events have their own times."""
+    """Append, with the clock set before every few events; some events have their own times."""
     rng = random.Random(seed)
     log = penstock.open(path, segment_size=SEGMENT)
     report(ready=True)

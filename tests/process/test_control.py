@@ -97,7 +97,7 @@ def name_of(harm: Harm) -> str:
 
 @pytest.mark.parametrize("harm", [*REPLACED, *IN_PLACE], ids=name_of)
 def test_bad_control_after_a_clean_close(scene: Scene, harm: Harm) -> None:
-    """A control file that cannot be used is made anew, and every event is there."""
+    """A control file that cannot be used is made again, and every event is there."""
     scene.seed(more=[[60_000]] * 6)
     harm(scene.path / "control")
     scene.check()

@@ -74,7 +74,7 @@ def test_child_closes_what_it_inherited(scene: Scene) -> None:
 
 
 def test_threads_of_a_child(any_scene: Scene) -> None:
-    """Threads that use an inherited handle at the same time all get it opened anew."""
+    """Threads that use an inherited handle at the same time all get it opened again."""
     any_scene.seed()
     for number in range(5):
         any_scene.start("threads_in_child", f"p{number}", threads=8).done()

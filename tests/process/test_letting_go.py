@@ -33,7 +33,7 @@ def in_worker(scene: Scene, function: str) -> None:
 
 @pytest.mark.parametrize("size", [100, 5000, 200_000])
 def test_what_is_written_is_let_go(tmp_path: Path, size: int) -> None:
-    """A writer holds some pages behind its head, not all of them, and fewer after a sync."""
+    """A writer holds some pages before its head, not all of them, and fewer after a sync."""
     ahead = tunables.POPULATE_AHEAD_BYTES + 2 * tunables.KEEP_MAPPED_BYTES
     window = ahead + tunables.LET_GO_BYTES
     with penstock.open(tmp_path / "log") as log:
@@ -49,7 +49,7 @@ def test_what_is_written_is_let_go(tmp_path: Path, size: int) -> None:
 
 
 def test_a_sync_leaves_the_rest_to_readers(tmp_path: Path) -> None:
-    """A sync lets go of what it writes; what readers look at, on the device already, stays."""
+    """A sync lets go of what it writes; what readers look at, on disk already, stays."""
     with penstock.open(tmp_path / "log") as log:
         for _ in range(20):
             log.extend([bytes(1000)] * 1000)
@@ -89,7 +89,7 @@ def roll_beside_the_end_of_an_append(path: str) -> None:
 
 
 def test_roll_beside_the_end_of_an_append(scene: Scene) -> None:
-    """What lies in memory between two segments stays as it is if one thread rolls amid another."""
+    """What lies in memory between two segments stays if one thread rolls while another does."""
     in_worker(scene, "roll_beside_the_end_of_an_append")
 
 
@@ -168,7 +168,7 @@ def test_read_beside_a_writer(scene: Scene) -> None:
 
 
 def test_fork_amid_letting_go(tmp_path: Path) -> None:
-    """A child reads what its parent had let go of, and appends behind it; so does the parent."""
+    """A child reads what its parent had let go of, and appends after it; so does the parent."""
     with penstock.open(tmp_path / "log", segment_size=8 * MIB) as log:
         views = []
         for i in range(6000):

@@ -106,7 +106,7 @@ def work_under_limit(
     opened: bool,
     attempt: Attempts,
 ) -> None:
-    """Open the log before or behind setting a limit, work under it, lift it, and go on."""
+    """Open the log before or after setting a limit, work under it, lift it, and go on."""
     mine = Acks(acks, os.path.basename(acks).removesuffix(".acks"))
     log = penstock.open(path, segment_size=SEGMENT) if opened else None
     if log is not None:
@@ -196,7 +196,7 @@ def test_file_size_limit_that_kills(scene: Scene) -> None:
 
 
 def write_where_others_allocated(path: str, acks: str) -> None:
-    """Append long values far behind the limit."""
+    """Append long values far beyond the limit."""
     log = penstock.open(path)
     mine = Acks(acks, "limited")
     limit(resource.RLIMIT_FSIZE, 8 * KIB)

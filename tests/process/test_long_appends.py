@@ -92,7 +92,7 @@ def close_under(path: str) -> None:
 
 
 def test_close_under_them(scene: Scene) -> None:
-    """Closing the log amid one leaves whole batches, and Closed for the threads."""
+    """Closing the log during a long append leaves whole batches, and Closed for the threads."""
     for number in range(40 if STORM else 5):
         scene.path = scene.file(f"log{number}")
         in_worker(scene, close_under)
@@ -133,7 +133,7 @@ def fork_under(path: str) -> None:
 
 
 def test_fork_under_them(scene: Scene) -> None:
-    """A child that was forked amid one has a thread of its own, and waits for nobody else's."""
+    """A child forked during a long append has a thread of its own, and waits for nobody else's."""
     in_worker(scene, fork_under)
 
 

@@ -274,7 +274,7 @@ class Machine(RuleBasedStateMachine):
         self.survives(target)
 
     def spoil(self, path: Path, data: bytes, gap: int) -> None:
-        """Write bytes behind the last frame of the newest segment, inside what is allocated."""
+        """Write bytes after the last frame of the newest segment, inside what is allocated."""
         segment = oracle.read_log(path)[-1]
         at = segment.end + gap
         room = min(len(segment.raw), segment.segment_bytes - oracle.PAGE) - at

@@ -583,7 +583,7 @@ class Machine(RuleBasedStateMachine):
 
 
 def test_a_checkpoint_whose_frame_a_lap_left_behind() -> None:
-    """A wrap frame that stands alone tells that what is behind it was left there a lap ago."""
+    """A wrap frame that stands alone tells that what is after it was left there a lap ago."""
     machine = Machine()
     try:
         machine.begin(size=32768, index=None, given=[])

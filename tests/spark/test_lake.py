@@ -262,7 +262,7 @@ def test_beside_a_stream(spark: SparkSession, logs: list[Path], target: Path) ->
         wait_for(lambda: (now := journal()) and now.rows >= 3000, "more rows")
         lake.compact(target)
         wait_for(lambda: (now := journal()) and now.rows == 4100, "the rows of the new log")
-        query.processAllAvailable()  # files come in behind the journal that decides on them
+        query.processAllAvailable()  # files come in after the journal that decides on them
         before = len(parquet_names(target))
         done = lake.compact(target)
         assert before - done.files_before + done.files_after == len(parquet_names(target)) == 3

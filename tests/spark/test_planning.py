@@ -331,7 +331,7 @@ def test_the_end_is_fixed_when_it_is_planned(pair: list[Path]) -> None:
 
 
 def test_durable_only(tmp_path: Path) -> None:
-    """Only what is on the device, if that is asked for."""
+    """Only what is on disk, if that is asked for."""
     with penstock.open(tmp_path / "log") as log:
         log.extend([b"a", b"b"])
         log.sync()

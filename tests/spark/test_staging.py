@@ -378,7 +378,7 @@ def test_a_full_disk_in_a_commit(
         patched.setattr(files, "allocate", full)
         with pytest.raises(DiskFull):
             writer.commit(messages, 0)
-        # For an abort Spark plans the sink anew, while the disk is still full.
+        # For an abort Spark plans the sink again, while the disk is still full.
         StreamWriter({"path": str(path)}, VALUE, False).abort([*messages, None], 0)
         with pytest.raises(DiskFull):
             StreamWriter({"path": f"{path}-new"}, VALUE, False)

@@ -61,7 +61,7 @@ def offsets(spark: SparkSession, top: Path) -> list[tuple[str, int]]:
 
 def test_all_of_it_in_batches_and_what_comes_later(spark: SparkSession, tmp_path: Path) -> None:
     """AvailableNow takes what is there, in batches of the size that was asked for; a restart from
-    the checkpoint goes on behind it; a log that is new is taken from its beginning."""
+    the checkpoint goes on after it; a log that is new is taken from its beginning."""
     logs = tmp_path / "logs"
     logs.mkdir()
     fill(logs / "0", 3000)

@@ -218,7 +218,7 @@ def test_a_log_that_is_replaced(tmp_path: Path, count: int) -> None:
 
 
 def test_a_checkpoint_ahead_of_the_log(tmp_path: Path) -> None:
-    """A position behind the end of a log is data loss, also after a restart."""
+    """A position beyond the end of a log is data loss, also after a restart."""
     path = fill(tmp_path / "log", 10)
     with pytest.raises(errors.Gap, match="fewer events"):
         reading(path).latestOffset({str(path): 50}, ReadAllAvailable())
@@ -240,7 +240,7 @@ def test_events_that_retention_removed(tmp_path: Path) -> None:
 
 
 def test_durable_only(tmp_path: Path) -> None:
-    """What is not on the device yet is not there yet."""
+    """What is not on disk yet is not there yet."""
     with penstock.open(tmp_path / "log") as log:
         log.append(b"a")
         log.sync()

@@ -280,7 +280,7 @@ def test_times_of_today() -> None:
 
 
 def test_decimals_are_rounded_half_up() -> None:
-    """Digits behind the scale are rounded away; digits before it do not fit."""
+    """Digits after the scale are rounded away; digits before it do not fit."""
     texts = [b'{"c":1.005}', b'{"c":"-1,234.565"}', b'{"c":123456789}']
     found = by_penstock(texts, f"c decimal(10,2), {CORRUPT}").to_pylist()
     assert [row["c"] for row in found] == [Decimal("1.01"), Decimal("-1234.57"), None]

@@ -59,7 +59,7 @@ def test_threads_exclude_each_other(log: penstock.Log) -> None:
 
 
 def test_the_kernel_ends_the_turn_of_the_dead(log: penstock.Log) -> None:
-    """A process that is killed with the turn holds nobody up; a child of its fork has no turn."""
+    """A process that is killed with the turn blocks no process; a child of its fork has no turn."""
     directory = files.hold_dir(log.path)
     told, tell = os.pipe()
     held, hold = os.pipe()  # the child of the child lives until nobody can write there

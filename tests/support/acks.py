@@ -107,7 +107,7 @@ class Account:
     tried: dict[tuple[str, int], int] = field(default_factory=dict)  # operation -> events in it
     acked: dict[tuple[str, int], int] = field(default_factory=dict)  # operation -> first seq
     refused: set[tuple[str, int]] = field(default_factory=set)  # operations that raised
-    maybe: set[tuple[str, int]] = field(default_factory=set)  # ... perhaps behind their commit
+    maybe: set[tuple[str, int]] = field(default_factory=set)  # ... perhaps after their commit
 
     @property
     def unknown(self) -> set[tuple[str, int]]:

@@ -81,7 +81,7 @@ def stage(book: Book, batch: int) -> Journal:
 
 
 def publish(lake: Path) -> None:
-    """Publish the next batch, as a stream that starts anew does."""
+    """Publish the next batch, as a stream that starts again does."""
     book = Book(lake)
     book.make()
     hold = book.hold("stream", 10)

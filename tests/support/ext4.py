@@ -57,13 +57,13 @@ class Ext4:
         """Mount it; the journal is replayed.
 
         Each time on a new loop device: the cache of an old one would know what was never written.
-        Without barriers, since what a loop device was given is as good as on the device.
+        Without barriers, since what a loop device was given is as good as on disk.
         """
         _run("mount", "-t", "ext4", "-o", "loop,barrier=0", str(self._image), str(self.root))
         self._fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def sync(self) -> None:
-        """Have everything in it on the device."""
+        """Have everything in it on disk."""
         _check(_libc.syncfs(self._fd), "syncfs")
 
     def cut(self, flags: int) -> None:

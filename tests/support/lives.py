@@ -1,7 +1,7 @@
 """Scripts of what processes do to a log, run on a real log, and what the log must hold then.
 
 A script is a list of lives, each a list of steps; a life is one process and may end by its death in
-the middle of a step. A ledger knows what was appended and what was said to be on the device.
+the middle of a step. A ledger knows what was appended and what was said to be on disk.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Produced:
 
 @dataclass
 class Ledger:
-    """What was appended, and what of it was said to be on the device, and when."""
+    """What was appended, and what of it was said to be on disk, and when."""
 
     events: list[tuple[int, Item]] = field(default_factory=list)
     told: list[tuple[int, int]] = field(default_factory=list)  # seqs up to which it was said
@@ -114,7 +114,7 @@ class Ledger:
     begun: int = 0  # appends, lost ones too: no two are of the same bytes
 
     def must_hold(self, moment: int) -> int:
-        """Seq up to which events had been said to be on the device."""
+        """Seq up to which events had been said to be on disk."""
         return max((seq for when, seq in self.told if when <= moment), default=0)
 
     def at(self, moment: int) -> Ledger:
@@ -291,7 +291,7 @@ class Life:
         self.logs[by].configure(segment_size=segment_size)
 
     def sync(self, *, by: str = "") -> None:
-        """Sync; then everything is on the device, settings too."""
+        """Sync; then everything is on disk, settings too."""
         assert self.logs[by].sync() == len(self.ledger.events) == self.logs[by].durable_seq
         self._all_told()
 
@@ -307,7 +307,7 @@ class Life:
             keeper.work()
 
     def close(self, *, by: str = "") -> None:
-        """Close the log; who does so last has everything on the device, unless a sync failed."""
+        """Close the log; who does so last has everything on disk, unless a sync failed."""
         self.logs.pop(by).close()
         if not self.logs:
             if not self.poisoned:

@@ -52,7 +52,7 @@ class _Calling:
 
 
 def _late(_: int, frame: types.FrameType | None) -> None:
-    """End the call that is under way; one that is amid a ``__del__`` when the alarm comes again."""
+    """End the call that is under way; one inside a ``__del__`` when the alarm comes again."""
     while frame is not None:
         if frame.f_code.co_name == "__del__":
             return  # nobody could catch it, and what a slow machine did would look like noise

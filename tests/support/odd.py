@@ -76,7 +76,7 @@ def _function(*args: Any, **kwargs: Any) -> None:
     """Takes anything."""
 
 
-# Each is made anew for every call: some can be used up.
+# Each is made for every call: some can be used up.
 ODD: dict[str, Callable[[], Any]] = {
     "None": lambda: None,
     "True": lambda: True,

@@ -1,6 +1,6 @@
 """Cycles of power cuts: a writer on a real ext4 is cut off, and what the log then holds is checked.
 
-The writer tells of each append over a pipe, before and behind it, so that what it was promised is
+The writer tells of each append over a pipe, before and after it, so that what it was promised is
 known outside the file system that loses its power.
 """
 
@@ -63,7 +63,7 @@ class Promises:
 
     begun: dict[int, int] = field(default_factory=dict)  # operation -> events in it
     acked: dict[int, int] = field(default_factory=dict)  # operation -> its first seq
-    durable: int = 0  # the last operation that was told to be on the device
+    durable: int = 0  # the last operation that was told to be on disk
     opened_at: int | None = None  # the last seq when it had opened the log
 
     def take(self, heard: bytes, *, before_cut: int) -> None:

@@ -3,7 +3,7 @@
 A history has seen the files of a directory at many moments. Of the moment at which the power fails
 it can tell each disk that is possible then: between two syncs a page holds any of the versions that
 it had, each page by itself and, torn, each of its sectors; sizes are old or new; names that no
-fsync of the directory covers are there or not, each rename whole and behind what it depends on. A
+fsync of the directory covers are there or not, each rename whole and after what it depends on. A
 sync covers what was there when it began, once it has returned. After one that failed, the kernel
 takes pages for written that are not: no later sync covers them until they change or are marked.
 """
@@ -63,7 +63,7 @@ class File:
 
     @classmethod
     def on_disk(cls, data: bytes) -> File:
-        """A file that is wholly on the device."""
+        """A file that is wholly on disk."""
         pages = {n: Versions(page) for n, page in _pages_of(data) if page != ZEROS}
         return cls(data, pages, Versions(len(data)))
 
@@ -82,7 +82,7 @@ class File:
         return True
 
     def versions(self, page: int, moment: int) -> list[bytes]:
-        """What a page may be on the device, the oldest first."""
+        """What a page may be on disk, the oldest first."""
         known = self.pages.get(page)
         if known is None:
             return [ZEROS]
@@ -101,7 +101,7 @@ class File:
         return failure < began and not any(failure < when <= began for when in touched)
 
     def sizes(self, moment: int) -> list[int]:
-        """What its size may be on the device, the oldest first."""
+        """What its size may be on disk, the oldest first."""
         return self.size.between(_floor(self.syncs, moment), moment)
 
 
@@ -127,7 +127,7 @@ class Change:
     def needs(self, earlier: Change, *, synced: bool) -> bool:
         """Whether it cannot have happened without ``earlier``.
 
-        A name that is on the device leads to its file, whatever became of the names before it.
+        A name that is on disk leads to its file, whatever became of the names before it.
         """
         if self.file == earlier.file:
             return not synced
@@ -162,7 +162,7 @@ class History:
 
     @classmethod
     def of(cls, directory: Path, loose: frozenset[str] = frozenset()) -> History:
-        """The history of a directory that is wholly on the device."""
+        """The history of a directory that is wholly on disk."""
         history = cls(loose=loose)
         for number, name in enumerate(sorted(_listing(str(directory)))):
             there = directory / name

@@ -1,7 +1,7 @@
 """Scripts of what processes do to a ring, and what the ring must hold then.
 
 As :mod:`tests.support.lives`, for a log that drops its oldest events. Beside what was appended and
-said to be on the device, the ledger knows from which event on they were still wanted.
+said to be on disk, the ledger knows from which event on they were still wanted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NAME = "ring"
 
 @dataclass
 class RingLedger(Ledger):
-    """What was appended, what of it was said to be on the device, and what was dropped."""
+    """What was appended, what of it was said to be on disk, and what was dropped."""
 
     firsts: list[tuple[int, int]] = field(default_factory=list)  # the oldest seq, as it changed
 
@@ -80,7 +80,7 @@ class RingRecorder(Recorder):
         ring = Path(self.directory, NAME)
         first = first_seq_of(ring) if ring.exists() else None
         if first is not None and self.ledger.wanted_from(self.history.moment) < first:
-            # It was dropped just now, behind the moment before.
+            # It was dropped just now, after the moment before.
             self.ledger.firsts.append((self.history.moment, first))
         super().look(label)
 
@@ -131,7 +131,7 @@ class RingLife(Life):
             self.ledger.firsts.append((LONG_AGO, self.logs[by].first_seq))
 
     def sync(self, *, by: str = "") -> None:
-        """Sync; then everything is on the device."""
+        """Sync; then everything is on disk."""
         assert self.logs[by].sync() == len(self.ledger.events) == self.logs[by].durable_seq
 
 

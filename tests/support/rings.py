@@ -65,7 +65,7 @@ def check_events(log: Log, account: Account) -> Prints:
 
 
 def check_stats(log: Log) -> Ring:
-    """What stats() says is of one moment, whoever writes meanwhile, or died amid a store."""
+    """What stats() says is of one moment, even if a process writes, or died during a store."""
     found = log.stats()
     ring = found.ring
     assert ring is not None

@@ -85,7 +85,7 @@ class WriterSlot(Slot):
 
 
 class FollowerSlot(Slot):
-    """A follower; a new one goes on behind the last event that the dead one wrote down."""
+    """A follower; a new one goes on after the last event that the dead one wrote down."""
 
     @property
     def file(self) -> Path:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 NAME_MAX = 15  # what the system keeps of a name
-PATIENCE = 5.0  # seconds; behind its last word to others a thread of Python has still to end
+PATIENCE = 5.0  # seconds; after its last word to others a thread of Python has still to end
 
 
 def threads_of(name: str = "penstock-") -> list[str]:

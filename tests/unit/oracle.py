@@ -218,7 +218,7 @@ def read_log(directory: Path) -> list[Segment]:
 
 
 def index_entries(segment: Segment) -> list[tuple[int, int, int, int, int, int]]:
-    """What the sparse index must hold: a block begins with the first frame 4 KiB behind the last.
+    """What the sparse index must hold: a block begins with the first frame 4 KiB after the last.
 
     Each entry: offset of the first frame, a bit for each topic, seq and append time of the first
     frame, least and greatest event time.

@@ -261,7 +261,7 @@ def test_unsealed_closed_segments_read_alike(path: Path, mode: Any) -> None:
 def test_a_handle_follows_a_log_that_nobody_seals(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reading handle finds events behind rolls whose segments are not sealed yet."""
+    """A reading handle finds events after rolls whose segments are not sealed yet."""
     monkeypatch.setattr(ahead, "seal_finished", lambda *_: 0)
     with penstock.open(path, segment_size="64KiB") as log, penstock.open(path, mode="r") as reading:
         follower = reading.follow("start", timeout=0)
@@ -321,7 +321,7 @@ def test_a_bad_frame_below_head_is_damage(path: Path, mode: Any) -> None:
 
 
 def test_events_behind_a_bad_frame_are_kept(path: Path) -> None:
-    """Without a known head the log ends before a bad frame, and what lay behind it is put aside."""
+    """Without a known head the log ends before a bad frame, and what lay after it is put aside."""
     name, _, fourth = flip_fourth(path)
     path.joinpath("control").unlink()
     forget_checkpoints(name)
@@ -368,7 +368,7 @@ def filled(path: Path) -> Path:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_recovery_begins_at_a_checkpoint(path: Path, mode: Any) -> None:
-    """With a valid checkpoint the log opens to the same events, and goes on behind them."""
+    """With a valid checkpoint the log opens to the same events, and goes on after them."""
     checkpoint(filled(path))
     with penstock.open(path, mode=mode) as log:
         assert len(log) == len(list(log)) == 60
@@ -443,7 +443,7 @@ def test_a_bad_index_of_a_sealed_segment_costs_nothing(path: Path) -> None:
 
 @pytest.mark.parametrize("live", [True, False])
 def test_a_dead_batch_does_not_come_back(path: Path, live: bool) -> None:
-    """Frames 2 and 3 of a batch that was never published stay dead behind the next append.
+    """Frames 2 and 3 of a batch that was never published stay dead after the next append.
 
     The next event is as long as the dead batch's first frame, so that seq and back of what follows
     would fit: only zeroing keeps it away.

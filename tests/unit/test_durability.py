@@ -1,4 +1,4 @@
-"""What is told durable is on the device; a sync that fails is final, for every handle."""
+"""What is told durable is on disk; a sync that fails is final, for every handle."""
 
 from __future__ import annotations
 
@@ -325,7 +325,7 @@ def test_marking_pages_as_changed(path: Path) -> None:
 
 
 def test_the_next_opener_writes_it_again(path: Path, syncs: Syncs) -> None:
-    """Once all have closed a poisoned log, the next opener syncs all behind the checkpoint anew."""
+    """Once all have closed a poisoned log, the next opener syncs all after the checkpoint again."""
     with penstock.open(path, segment_size="256KiB") as log:
         log.append(b"a", durable=True)
         log.extend([b"b" * 1000] * 100)
@@ -349,7 +349,7 @@ def test_the_next_opener_writes_it_again(path: Path, syncs: Syncs) -> None:
 
 
 def test_an_opener_after_a_boot_trusts_nothing(path: Path, syncs: Syncs) -> None:
-    """Without a control of this boot, what lies behind the checkpoint is synced first."""
+    """Without a control of this boot, what lies after the checkpoint is synced first."""
     log = penstock.open(path)
     log.append(b"a", durable=True)
     log.append(b"b")
@@ -384,7 +384,7 @@ def test_a_footer_vouches_for_the_device(path: Path, syncs: Syncs) -> None:
 
 
 def test_the_way_to_a_new_log_is_synced(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log that is created has the names on the device that lead to it; one that is there has."""
+    """A log that is created has the names on disk that lead to it; one that is there has."""
     synced: list[str] = []
     real = os.fsync
 

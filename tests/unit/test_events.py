@@ -53,7 +53,7 @@ def test_the_view_of_a_delete_is_empty(log: penstock.Log) -> None:
 
 
 def test_fields_are_decoded_when_asked_for(log: penstock.Log) -> None:
-    """Reading an event decodes nothing: each access makes the field from the frame anew."""
+    """Reading an event decodes nothing: each access makes the field from the frame again."""
     log.append(b"x" * 100, topic="topic" * 20)
     event = log[1]
     assert event.value is not event.value
@@ -171,6 +171,6 @@ def test_a_value_is_found_by_any_string_that_says_so(log: penstock.Log) -> None:
 
 
 def test_events_are_no_work_for_the_garbage_collector(log: penstock.Log) -> None:
-    """A list of a million events is gone through as one object; none of them can be in a cycle."""
+    """A list of a million events is iterated as one object; none of them can be in a cycle."""
     log.append(b"v")
     assert not gc.is_tracked(log[1])

@@ -42,7 +42,7 @@ def in_thread(work: Any) -> Iterator[None]:
     [("start", [1, 2, 3]), ("end", []), (1, [1, 2, 3]), (3, [3]), (4, []), (0, [1, 2, 3])],
 )
 def test_starts(log: penstock.Log, start: Any, seqs: list[int]) -> None:
-    """follow begins at a seq, at the oldest event or behind the newest; timeout=0 never waits."""
+    """follow begins at a seq, at the oldest event or after the newest; timeout=0 never waits."""
     log.extend([b"a", b"b", b"c"])
     assert [e.seq for e in log.follow(start, timeout=0)] == seqs
 
@@ -126,7 +126,7 @@ def test_wait(log: penstock.Log) -> None:
 
 
 def test_a_readers_wait(log: penstock.Log) -> None:
-    """reader.wait says whether something lies behind its position, and take then gets it."""
+    """reader.wait says whether something lies after its position, and take then gets it."""
     follower = log.follow("start")
     assert follower.wait(0) is False
     log.append(b"a")

@@ -36,7 +36,7 @@ def test_generations_count_forks() -> None:
 def test_a_child_closes_what_it_inherited(log: penstock.Log, path: Path) -> None:
     """A child that does not use the log has none of its files open, only the directory itself.
 
-    By that it can open the log anew wherever the log has moved; it is not locked.
+    By that it can open the log again wherever the log has moved; it is not locked.
     """
     log.append(b"a")
 

@@ -412,7 +412,7 @@ def test_a_list_that_is_emptied_meanwhile(path: Path) -> None:
 
 
 def test_empty_values_with_long_headers(path: Path) -> None:
-    """A batch whose headers are longer than its scratch has room behind a run is kept whole."""
+    """A batch whose headers are longer than its scratch has room after a run is kept whole."""
     headers = {"h": b"x" * 60_000}
     with penstock.open(path) as log:
         for _ in range(5):

@@ -106,7 +106,7 @@ def test_flips_in_frames(path: Path, name: str, control: bool) -> None:
 
 
 def test_flips_in_the_zeros(path: Path) -> None:
-    """Bytes that appear behind the last frame are no frame."""
+    """Bytes that appear after the last frame are no frame."""
     active = build(path, control=False)[1]
     attack(path, SECOND, [*flips(active.end, active.end + 48), f"{active.end + 4096}:1"])
 

@@ -42,7 +42,7 @@ def test_fields_without_decoding(path: Path) -> None:
 
 @pytest.mark.parametrize("count", SIZES)
 def test_trees_of_every_height(count: int) -> None:
-    """Objects and arrays of any size are valid, and every entry is found and gone through."""
+    """Objects and arrays of any size are valid, and every entry is found and iterated."""
     names = {f"k{i}": i for i in range(count)}
     data = lite3.encode(names)
     lite3.check(data)

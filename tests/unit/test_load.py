@@ -46,7 +46,7 @@ def whole(path: Path) -> list[bytes]:
 @pytest.mark.parametrize("count", [0, 1, 10, 50, 500])
 @pytest.mark.parametrize("before", [0, 3])
 def test_a_load_is_appended_in_order(path: Path, count: int, before: int) -> None:
-    """Few events and many, in an empty log and behind others, come out as they went in."""
+    """Few events and many, in an empty log and after others, come out as they went in."""
     with penstock.open(path, segment_size="64KiB") as log:
         start = [b"before"] * before
         log.extend(start)
@@ -172,7 +172,7 @@ def test_values_that_fail_halfway(path: Path) -> None:
 
 
 def test_progress_and_durability(path: Path) -> None:
-    """Progress counts up to all events; a durable load is on the device when it returns."""
+    """Progress counts up to all events; a durable load is on disk when it returns."""
     seen: list[int] = []
     with penstock.open(path, segment_size="64KiB") as log:
         seqs = log.load(many(300), durable=True, progress=seen.append)

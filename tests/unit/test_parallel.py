@@ -55,7 +55,7 @@ def test_several_at_once() -> None:
 
 
 def test_an_error_comes_in_its_turn() -> None:
-    """What came before it is there; what comes behind it is not asked for."""
+    """What came before it is there; what comes after it is not asked for."""
     found = []
     with pytest.raises(ZeroDivisionError):
         for one in in_order(lambda n, _: 1 // (n - 3), range(10), 2, NAME):
@@ -90,7 +90,7 @@ def first(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
 def test_failed(first: str, error: type[BaseException]) -> None:
-    """Who works on something behind it hears of it, caller or not; the rest is not begun."""
+    """Who works on something after it hears of it, caller or not; the rest is not begun."""
     begun = threading.Event()
     ended: list[int] = []
 

@@ -84,7 +84,7 @@ def test_the_table_outlives_rolls_and_handles(path: Path) -> None:
 
 
 def test_frames_of_producers(path: Path) -> None:
-    """The producer frame and its events are one batch; the table stands behind the index."""
+    """The producer frame and its events are one batch; the table stands after the index."""
     with penstock.open(path, segment_size="64KiB") as log:
         log.append(b"plain")
         log.extend([b"a", b"b"], producer=("sensor", 3))

@@ -213,7 +213,7 @@ def test_a_read_ends_where_the_log_stood(log: penstock.Log) -> None:
 
 
 def test_take(log: penstock.Log) -> None:
-    """take(n) gives at most n, fewer at the end, and an empty list behind it."""
+    """take(n) gives at most n, fewer at the end, and an empty list after it."""
     log.extend([b"%d" % i for i in range(10)])
     reader = log.read()
     assert [len(reader.take(n)) for n in (0, 4, 4, 4, 4)] == [0, 4, 4, 2, 0]

@@ -214,7 +214,7 @@ def test_frames_keep_their_parts(built: Built, copy: Path, tmp_path: Path) -> No
 def test_missing_segments(
     path: Path, tmp_path: Path, gone: tuple[int, ...], in_place: bool
 ) -> None:
-    """In place of missing segments stand empty ones, and reading goes on behind them."""
+    """In place of missing segments stand empty ones, and reading goes on after them."""
     with penstock.open(path, segment_size="64KiB") as log:
         for _ in range(4):
             log.extend([b"a", b"b", b"c"])
@@ -269,9 +269,9 @@ def test_a_renamed_segment(built: Built, copy: Path) -> None:
 
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_every_truncation(built: Built, tmp_path: Path, number: int) -> None:
-    """Of a file that was cut off, what is left is kept, and the log goes on behind what is lost.
+    """Of a file that was cut off, what is left is kept, and the log goes on after what is lost.
 
-    Not behind what no file speaks of any more: a newest segment without its checkpoints.
+    Not after what no file speaks of any more: a newest segment without its checkpoints.
     """
     seg = built.segments[number]
     step = 64 if STORM else 700
@@ -334,7 +334,7 @@ def test_producers_are_remembered(path: Path) -> None:
 
 
 def test_settings_survive(path: Path) -> None:
-    """The settings that held go on to hold, whatever segment is written anew."""
+    """The settings that held go on to hold, whatever segment is written again."""
     with penstock.open(path, segment_size="64KiB") as log:
         log.append(b"a")
         log.append(b"b")
@@ -377,7 +377,7 @@ def test_a_newer_frame_is_not_lost(built: Built, copy: Path) -> None:
 
 
 def test_a_torn_tail_is_left_to_open(path: Path, tmp_path: Path) -> None:
-    """An unfinished append is no damage, and no reason to write anything anew."""
+    """An unfinished append is no damage, and no reason to write anything again."""
     with penstock.open(path, segment_size="64KiB") as log:
         log.append(b"a")
         truth = {e.seq: facts(e) for e in log}

@@ -112,7 +112,7 @@ def test_lies(tmp_path: Path, seed: int) -> None:
 
 
 def test_repair_behind_a_control_frame(tmp_path: Path) -> None:
-    """The event right behind the settings that begin a ring may be the one that is lost."""
+    """The event right after the settings that begin a ring may be the one that is lost."""
     path, mended = tmp_path / "a.ring", tmp_path / "mended.ring"
     with penstock.create(path, ring="32KiB") as log:
         log.configure(file_mode=0o640)

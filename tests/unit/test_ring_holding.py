@@ -99,7 +99,7 @@ class TestHolding:
             assert log.last_seq == last + 1
 
     def test_a_holder_lets_go(self, file: Path) -> None:
-        """A reader that nobody refers to any more, or whose log is closed, holds nobody up."""
+        """A reader that nobody refers to any more, or whose log is closed, blocks no process."""
         with penstock.create(file, ring="32KiB", when_full="block") as log:
             reader = log.follow("start", hold=True)
             fill_up(log)
@@ -148,7 +148,7 @@ class TestHolding:
             assert log.first_seq > 1
 
     def test_a_fork_does_not_keep_a_hold(self, file: Path) -> None:
-        """A child that outlives the reader's process, or the reader, holds nobody up."""
+        """A child that outlives the reader's process, or the reader, blocks no process."""
         with penstock.create(file, ring="32KiB", when_full="block") as log:
             reader = log.follow("start", hold=True)
             pid = os.fork()

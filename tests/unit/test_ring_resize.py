@@ -337,7 +337,7 @@ def broken(*what: Any) -> None:
 
 
 def test_not_behind_a_failed_sync(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ring whose sync failed is not resized: nobody knows what of it is on the device."""
+    """A ring whose sync failed is not resized: it is not known what of it is on disk."""
     ring = filled(file, "64KiB")
     with monkeypatch.context() as patch:
         patch.setattr(files, "sync_data", broken)

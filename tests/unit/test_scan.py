@@ -268,7 +268,7 @@ def test_a_scan_can_be_run_again(log: penstock.Log) -> None:
 
 
 def test_only_durable_events(path: Path) -> None:
-    """durable=True leaves out what is not on the device yet."""
+    """durable=True leaves out what is not on disk yet."""
     with penstock.open(path) as log:
         log.append(b"a", durable=True)
         log.append(b"b")
@@ -594,7 +594,7 @@ def test_to_polars_fails_as_the_others_do(path: Path) -> None:
 
 
 def test_no_block_behind_the_stop_is_looked_at(path: Path) -> None:
-    """Passing over blocks may lead behind the stop; what stands there is nobody's business."""
+    """Passing over blocks may lead after the stop; what stands there is nobody's business."""
     with penstock.open(path, segment_size="1MiB") as log:
         for i in range(3000):
             log.append(b"%0100d" % i, topic="rare" if 1500 <= i < 1530 else "common")

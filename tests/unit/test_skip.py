@@ -154,7 +154,7 @@ def test_several_places(built: Built, copy: Path) -> None:
 
 
 def test_following_a_live_log(path: Path) -> None:
-    """A follower that skips goes on behind damage, and behind a lost end once more is appended."""
+    """A follower that skips goes on after damage, and after a lost end once more is appended."""
     with penstock.open(path, segment_size="64KiB") as log:
         log.extend([b"%d" % i for i in range(6)])
         seg = oracle.read_log(path)[0]

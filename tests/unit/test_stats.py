@@ -63,7 +63,7 @@ def test_stats_cannot_be_changed(log: penstock.Log) -> None:
 
 
 def test_stats_of_durability(log: penstock.Log) -> None:
-    """How far the log is on the device, how many syncs it took, and whether one failed."""
+    """How far the log is on disk, how many syncs it took, and whether one failed."""
     log.append(b"a", durable=True)
     log.append(b"b", durable=True)
     log.append(b"c")

@@ -223,7 +223,7 @@ def test_a_frame_inside_a_value_is_no_event(path: Path, hit: str) -> None:
     assert penstock.verify(path).events == 4
 
 
-# What lies behind the last whole batch.
+# What lies after the last whole batch.
 
 
 def unfinished(path: Path) -> tuple[Path, oracle.Segment]:
@@ -267,14 +267,14 @@ def test_a_dead_batch_is_a_torn_tail(path: Path) -> None:
     report = penstock.verify(path)
     assert report.ok and [p.kind for p in report.problems] == ["torn"]
     assert (report.events, report.last_seq, report.frames) == (3, 3, 3)
-    # The same bytes behind something that did get published are events that nothing leads to.
+    # The same bytes after something that did get published are events that nothing leads to.
     broken.flip(name, seg.frames[2].at + 10, 1)
     report = penstock.verify(path)
     assert not report.ok
 
 
 def test_events_behind_a_bad_frame_are_damage(path: Path) -> None:
-    """Valid events behind a bad frame are damage, even if nothing vouches for them."""
+    """Valid events after a bad frame are damage, even if nothing vouches for them."""
     name, seg = unfinished(path)
     broken.flip(name, seg.frames[1].at + 40, 1)
     (problem,) = damage(path)
@@ -667,7 +667,7 @@ def test_beside_a_writer(path: Path) -> None:
 
 
 def test_segments_that_come_meanwhile(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A writer that rolls and seals behind a verify's look at control leaves nothing missing."""
+    """A writer that rolls and seals after a verify's look at control leaves nothing missing."""
     list_dir = files.list_dir
     with penstock.open(path, segment_size="64KiB") as log:
         log.extend([b"a"] * 100)
@@ -690,7 +690,7 @@ def test_segments_that_come_meanwhile(path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_lies_behind_a_live_head_is_not_looked_at(path: Path) -> None:
-    """Of a log in use, bytes behind head are somebody's unfinished append; below it they count."""
+    """Of a log in use, bytes after head are somebody's unfinished append; below it they count."""
     with penstock.open(path, segment_size="64KiB") as log:
         log.extend([b"a", b"b", b"c"])
         seg = oracle.read_log(path)[0]

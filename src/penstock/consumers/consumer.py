@@ -81,7 +81,7 @@ class Consumer(ConsumerCore, Generic[T]):
 
     @property
     def clamped(self) -> int:
-        """The position that was lost with the power, until the next commit; 0 if there is none."""
+        """The position that a loss of power took, until the next commit; 0 if there is none."""
         return self._open_file().clamped
 
     @property
@@ -252,8 +252,8 @@ class Consumer(ConsumerCore, Generic[T]):
 
     def _poisoned_error(self) -> Poisoned:
         return Poisoned(
-            f"{self._open_file().path}: an earlier sync of it failed, so nobody knows what is on "
-            "disk; open the consumer again"
+            f"{self._open_file().path}: an earlier sync of it failed, so it is not known what is "
+            "on disk; open the consumer again"
         )
 
     def _check_file(self, fd: int, path: str) -> None:
@@ -273,7 +273,7 @@ class Consumer(ConsumerCore, Generic[T]):
     def _seek_to(self, seq: int, *, oldest: bool = False) -> None:
         """Go on at ``seq``; with ``oldest``, whatever was overwritten before it is no gap."""
         if self._options["hold"]:
-            least = min(seq, self.committed)  # writers leave alone what is not committed
+            least = min(seq, self.committed)  # writers keep what is not committed
             self._take_over(self.log._storage.take_hold(self.log, least))
         durable, check = self._options["durable"], self._options["check"]
         self._go_to(

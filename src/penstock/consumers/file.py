@@ -1,7 +1,7 @@
 """The file of a consumer: what its bytes mean. `folder` has the calls that touch it.
 
 Two pages, each with a slot for plain commits, a slot for durable ones, and a copy of the profile.
-The valid slot with the highest generation counts; no byte is believed without its checksum.
+The valid slot with the highest generation counts; no byte is trusted without its checksum.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def new_file(uuid: bytes, next_seq: int, profile: Profile, now_ns: int) -> bytes
 
 
 def parse(data: bytes, path: str) -> ConsumerPlace:
-    """What the bytes of a consumer's file say; `Corrupt` if nothing in them can be believed."""
+    """What the bytes of a consumer's file say; `Corrupt` if none of it can be trusted."""
     if len(data) < L.CONSUMER_BYTES:
         raise _damaged(path, f"has {len(data)} bytes where a consumer has {L.CONSUMER_BYTES}")
     newest: PlaceSlot | None = None
@@ -233,7 +233,7 @@ def _profile(data: bytes, slot: PlaceSlot) -> Profile | None:
 
 def _damaged(path: str, why: str) -> Corrupt:
     return Corrupt(
-        f"{path}: {why}, so nobody knows how far this consumer had come; delete it with "
+        f"{path}: {why}, so the position of this consumer is not known; delete it with "
         "log.consumers().delete(name), and open it again with start=",
         path=path,
         offset=0,

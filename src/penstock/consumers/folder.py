@@ -189,7 +189,7 @@ def live_error(path: Name) -> Busy:
 
 
 def reader_error(path: Name) -> Busy:
-    """The error for a consumer without an owner that nobody can own either."""
+    """The error for a consumer that has no owner, but cannot be owned either."""
     return Busy(
         f"{path}: a process that may only read the file has locked it; find it by the file's inode "
         "in /proc/locks, and end it"
@@ -204,7 +204,7 @@ def _lock(fd: int, path: str) -> bool:
 
 
 def is_live(fd: int, path: str) -> bool:
-    """Whether the consumer behind a descriptor has an owner; the kernel says so."""
+    """Whether the consumer with that descriptor has an owner; the kernel says so."""
     held = _core.is_byte_held(fd, L.CONSUMER_OWNER_BYTE)
     if held < 0:
         raise from_os(OSError(-held, os.strerror(-held)), "looking for the owner of", path)
@@ -312,8 +312,8 @@ class Clamped:
     def __str__(self) -> str:
         return (
             f"{self.path}: the consumer had come to seq {self.was}, and the log ends before seq "
-            f"{self.next_seq}: it lost events with the power, or is an older copy. The consumer "
-            f"goes on at seq {self.next_seq}, so that none of the events to come is passed over"
+            f"{self.next_seq}: it lost events when the machine lost power, or is an "
+            f"older copy. The consumer goes on at seq {self.next_seq}, so that it skips no new event"
         )
 
 

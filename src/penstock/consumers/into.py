@@ -144,8 +144,8 @@ class Into:
         if self._done > log.last_seq:
             raise Conflict(
                 f"{self._out.path}: has results of {log.path} up to seq {self._done}, and that "
-                f"ends at seq {log.last_seq}: it lost events with the power, or is another copy. "
-                "Process it under another name; a consumer with durable=True is handed only events "
+                f"ends at seq {log.last_seq}: it lost events when the machine lost power, or "
+                "is another copy. Process it under another name; a consumer with durable=True is handed only events "
                 "that survive power loss",
                 path=self._out.path,
                 expected=log.last_seq,

@@ -1,4 +1,4 @@
-"""``log.consumers()``: what is known of each consumer of a log, whoever owns it."""
+"""``log.consumers()``: what is known of each consumer of a log, with any owner."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class ConsumerInfo:
     """What is known of one consumer.
 
     ``live`` is the kernel's word. ``position`` is how far its owner had been handed events when it
-    was last seen, ``committed`` where it goes on. ``clamped`` is the position that was lost with
-    the power, until its next commit. ``problem`` is why its file cannot be read; then everything
+    was last seen, ``committed`` where it goes on. ``clamped`` is the position that a loss of
+    power took, until its next commit. ``problem`` is why its file cannot be read; then everything
     else is empty.
     """
 

@@ -63,7 +63,7 @@ def open_consumer(
     _check_seconds(timeout, "timeout")
     check_start(start)
     standby, hold, durable, check = map(bool, (standby, hold, durable, check))
-    log._ensure_open()  # opens the log anew in a child
+    log._ensure_open()  # in a child, opens the log again
     if hold:
         probe = log._storage.take_hold(log, log._next_seq())  # says so where that makes no sense
         if probe is not None:
@@ -221,7 +221,7 @@ def _topics(topic: Topic | None) -> bytes | tuple[bytes, ...] | None:
 def _tag_names(tags: Iterable[str] | None) -> tuple[str, ...] | None:
     """The tags of a consumer, in an order of their own; None if any event will do."""
     if isinstance(tags, Iterator):
-        tags = list(tags)  # it is gone through twice
+        tags = list(tags)  # it is iterated twice
     return tuple(sorted(set(tags))) if tags is not None and tag_bytes(tags) else None
 
 

@@ -441,7 +441,7 @@ class Handle(LogCore):
         return None if found is None else (found.ttl_ns, found.first_seq)
 
     def _change_settings(self, change: Callable[[Settings], Settings]) -> Settings:
-        """Append the settings that ``change`` makes of the present ones; nobody's are lost.
+        """Append the settings that ``change`` makes of the present ones; no other change is lost.
 
         It is called again if other settings were appended meanwhile.
         """

@@ -1,6 +1,6 @@
 """Metrics in a file, for the textfile collector of the node exporter.
 
-The file is replaced by a rename, so whoever reads it sees all of one version.
+The file is replaced by a rename, so a reader sees all of one version.
 """
 
 from __future__ import annotations

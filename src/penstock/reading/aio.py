@@ -188,7 +188,7 @@ class Hub:
         for slot, log in list(self._logs.items()):
             try:
                 log._storage.check_there(log)
-            except PenstockError:  # whoever waits for it finds that out
+            except PenstockError:  # the task that waits for it gets the error
                 gone.append(slot)
         return gone
 

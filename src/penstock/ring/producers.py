@@ -37,7 +37,7 @@ class Follower:
     def up_to(self, frame_at: FrameAt, newest: int, tail: int) -> Table | None:
         """The table after the frame at ``newest``; None if frames on the way there are gone.
 
-        Frames before ``tail`` were lost with the power; the table has the others.
+        Frames before ``tail`` were lost when the machine lost power; the table has the others.
         """
         chain: list[Frame] = []
         at = newest

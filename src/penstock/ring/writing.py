@@ -70,7 +70,7 @@ def _bring_in_order(
         if leaves or attached is not handle._ctl or m is None:
             time.sleep(0.001)  # another thread is about to attach to another file, or did
             return 0
-        if attached.get(L.C_EPOCH) & L.EPOCH_MOVED:  # whoever was about to is dead
+        if attached.get(L.C_EPOCH) & L.EPOCH_MOVED:  # the process that was moving it is dead
             attached.put(L.C_EPOCH, attached.get(L.C_EPOCH) & ~L.EPOCH_MOVED)
         repair_if_needed(m, storage.known_header(handle), attached)
         if not ending.is_span(attached.get(L.C_TAIL), attached.get(L.C_HEAD), m.ring_bytes):
@@ -100,7 +100,7 @@ def _make_room(
     head, size = attached.get(L.C_HEAD), m.ring_bytes
     left = size - head % size
     wraps = nbytes > left
-    due, anew, reserve = (
+    due, new_lap, reserve = (
         _core.copy_state_due(attached, m, nbytes, when_full) if nbytes else (False, False, 0)
     )
     if not due:
@@ -113,10 +113,10 @@ def _make_room(
     wanted = sum(_core.frame_bytes(len(body)) for _, body in frames)
     # Not over the previous copy: with much to skip, there is one on each side.
     fits = head + left + wanted - attached.get(L.C_STATE_POS) <= size
-    anew = anew or (wraps and fits)
-    start = head + left if anew or wanted > left else head
+    new_lap = new_lap or (wraps and fits)
+    start = head + left if new_lap or wanted > left else head
     code = _pass_damage(attached, m, start + wanted - size, when_full)
-    return code or _core.copy_state(attached, m, frames, anew, when_full)
+    return code or _core.copy_state(attached, m, frames, new_lap, when_full)
 
 
 def repair_if_needed(m: RingMap, header: Header, attached: Control) -> None:

@@ -77,7 +77,7 @@ def tune(spark: SparkSession, *, row_bytes: int = 4096) -> dict[str, str]:
 def is_session(given: object) -> bool:
     """Whether it is a session of this process, or one of a client of Spark Connect."""
     classes: list[type] = [needed("pyspark.sql", "'penstock[spark]'").SparkSession]
-    client = sys.modules.get("pyspark.sql.connect.session")  # loaded by whoever has such a session
+    client = sys.modules.get("pyspark.sql.connect.session")  # loaded if there is such a session
     if client is not None:
         classes.append(client.SparkSession)
     return isinstance(given, tuple(classes))

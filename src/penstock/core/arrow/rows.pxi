@@ -169,7 +169,7 @@ cdef class RowReader(Reader):
                 c.last_ns = psk_get64(p + PSK_FRAME_APPEND_NS)
             if picks and not rows_take(r, picked, picks):
                 return RUN_MEMORY
-            if r.count >= limit:  # whatever stands behind the last row, damaged or not, is not asked for
+            if r.count >= limit:  # what follows the last row, damaged or not, was not requested
                 return RUN_STOP
             if rc == RUN_ALL and c.next >= c.stop:
                 rc = RUN_STOP

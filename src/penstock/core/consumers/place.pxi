@@ -4,12 +4,12 @@
 # one for durable ones.
 #
 # 1. Of the two slots of its kind take the one that was not written last; the other stays as it is.
-# 2. Store the fields, then the checksum, which covers the generation to come.
+# 2. Store the fields, then the checksum, which covers the next generation.
 # 3. Store the generation, with release. Until then the slot has its old generation and a checksum that
-#    does not fit it, so whoever reads the file, or opens it after a death here, takes another slot.
+#    does not fit it, so a process that reads the file, or opens it after a death here, uses another slot.
 #
 # A plain commit is done with that: no system call, no allocation. A durable one syncs the file. Since
-# plain commits leave the slots of durable ones alone, a loss of power that tears every page amid a
+# plain commits leave the slots of durable ones alone, a loss of power that tears every page during a
 # store still leaves the durable slot that was synced last.
 
 cdef extern from *:
@@ -38,7 +38,7 @@ cdef class ConsumerFile:
     cdef readonly int fd
     cdef readonly str path
     cdef uint32_t fork
-    cdef bytes last           # the newest slot, as it stands in the file
+    cdef bytes last           # the newest slot, as it is in the file
     cdef char *slot           # in `last`
     cdef uint32_t turns[2]    # page of the slot to write next: of plain commits, of durable ones
     cdef uint32_t head_crc    # what the checksum of a slot has come to where its generation begins

@@ -33,7 +33,7 @@ def copy_state_due(Control control not None, RingMap m not None, uint64_t nbytes
 
     And whether at the start of a lap; and how many bytes the append has to leave free.
     ``when_full``: what new settings say, if the append is of those. Answers as publish does, so
-    that it never asks for a copy that nobody makes. The caller holds the write lock.
+    that it never asks for a copy that will not be made. The caller holds the write lock.
     """
     cdef char *words = control.live()
     cdef RingPlace place
@@ -67,8 +67,8 @@ def may_drop(Control control not None, uint64_t tail, when_full):
     return <int>OK
 
 
-def copy_state(Control control not None, RingMap m not None, frames, bint anew, when_full):
-    """Append control frames, as (kind, body) pairs, ``anew``: at the start of a lap.
+def copy_state(Control control not None, RingMap m not None, frames, bint new_lap, when_full):
+    """Append control frames, as (kind, body) pairs, with ``new_lap`` at the start of a lap.
 
     ``when_full``: what new settings say, if it is to make room for them. The caller holds the
     write lock. Returns whether it was done, and why not: a code of publish.
@@ -83,7 +83,7 @@ def copy_state(Control control not None, RingMap m not None, frames, bint anew, 
     if not 0 < len(frames) <= 2:
         raise Internal(f"{m.path}: the state must be one frame or two, got {len(frames)}")
     memset(&terms, 0, sizeof(terms))
-    terms.copies = COPY_ANEW if anew else COPY_HERE
+    terms.copies = COPY_ANEW if new_lap else COPY_HERE
     if when_full is not None:
         terms.clears = True
         terms.when_full = when_full

@@ -322,7 +322,7 @@ class _Survey:
         return places
 
     def _without_gone(self, places: list[ChainLink]) -> list[ChainLink]:
-        """The log without segments below its first seq: nobody reads them."""
+        """The log without segments below its first seq: no reader returns them."""
         floor = 0
         with suppress(Corrupt):
             floor = settings_of(places[-1]).first_seq if places else 0

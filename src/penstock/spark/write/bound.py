@@ -1,7 +1,7 @@
 """Which log a streaming query writes into, noted in its checkpoint.
 
 Spark makes a new writer for each batch, and another one to commit it, so no handle outlives a
-batch. Without the note, nobody would notice that the log was moved away or replaced between two
+batch. Without the note, it would go unnoticed that the log was moved away or replaced between two
 batches, and the query would go on in another log, or in a new one.
 
 The note has the path and the log's uuid. It holds as long as the query is started with that path:

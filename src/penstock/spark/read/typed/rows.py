@@ -290,7 +290,7 @@ def _bool(tokens: Tokens) -> bool | None:
 
 
 def _string(tokens: Tokens) -> str | None:
-    """A string; anything else as it stands in the text."""
+    """A string; anything else as it is in the text."""
     token = _begin(tokens)
     if token == K.STRING:
         return tokens.string()
