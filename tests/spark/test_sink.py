@@ -398,7 +398,7 @@ def test_a_stream(streams: Streams) -> None:
 
 
 def test_a_new_checkpoint(streams: Streams, tmp_path: Path) -> None:
-    """A new checkpoint begins at the start; with an application's name that is an error, not a loss.
+    """A new checkpoint begins at the start; with an application's name it is an error, not a loss.
 
     The only batch so far and the first one of the new query have the same number.
     """

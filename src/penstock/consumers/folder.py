@@ -312,8 +312,8 @@ class Clamped:
     def __str__(self) -> str:
         return (
             f"{self.path}: the consumer had come to seq {self.was}, and the log ends before seq "
-            f"{self.next_seq}: it lost events when the machine lost power, or is an "
-            f"older copy. The consumer goes on at seq {self.next_seq}, so that it skips no new event"
+            f"{self.next_seq}: it lost events when the machine lost power, or is an older "
+            f"copy. The consumer goes on at seq {self.next_seq}, so that it skips no new event"
         )
 
 

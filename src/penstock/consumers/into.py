@@ -145,8 +145,8 @@ class Into:
             raise Conflict(
                 f"{self._out.path}: has results of {log.path} up to seq {self._done}, and that "
                 f"ends at seq {log.last_seq}: it lost events when the machine lost power, or "
-                "is another copy. Process it under another name; a consumer with durable=True is handed only events "
-                "that survive power loss",
+                "is another copy. Process it under another name; a consumer with durable=True is "
+                "handed only events that survive power loss",
                 path=self._out.path,
                 expected=log.last_seq,
                 found=self._done,

@@ -111,9 +111,9 @@ class Tracker:
         if found > end:
             raise Conflict(
                 f"{self._table}: has come to seq {found} of {consumer.log.path}, and that ends "
-                f"before seq {end}: it lost events when the machine lost power, or is another copy. "
-                "Process it under another name; durable=True, for the consumer, hands out only events that "
-                "survive power loss",
+                f"before seq {end}: it lost events when the machine lost power, or is another "
+                "copy. Process it under another name; durable=True, for the consumer, hands out "
+                "only events that survive power loss",
                 path=consumer.log.path,
                 expected=end,
                 found=found,

@@ -1,9 +1,9 @@
 """The turn: one maintenance job at a time per log, in whatever process, thread or fork.
 
 The holder of the kernel's lock (OFD) on one byte of the log's file of writers has the turn. Each
-turn opens the file again, so that two threads exclude each other as two processes do. The kernel ends
-the turn of a process that dies; a child of a fork has neither the descriptor nor the turn. Nothing
-here knows a process id, and appends and readers never wait for it.
+turn opens the file again, so that two threads exclude each other as two processes do. The kernel
+ends the turn of a process that dies; a child of a fork has neither the descriptor nor the turn.
+Nothing here knows a process id, and appends and readers never wait for it.
 """
 
 from __future__ import annotations
