@@ -239,7 +239,8 @@ class Log(Handle, Generic[T]):
         {b'ann': 2}
         """
         self._ensure_open()
-        from penstock.reading import latest
+        with loading(self.path):
+            from penstock.reading import latest
 
         if key is not _ALL:
             if keys is not None or arrow:

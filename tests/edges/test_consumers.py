@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,27 @@ def test_a_consumer_survives_a_resize(tmp_path: Path) -> None:
         billing.commit(durable=True)
         ring.consumer("second", start="end").close()
         assert ring.consumers().names() == ["billing", "second"]
+
+
+def test_consumers_are_opened_while_another_thread_resizes(tmp_path: Path) -> None:
+    """However often a thread moves a ring to another file, others open its consumers and commit."""
+    with make(tmp_path / "a.ring", "ring") as ring:
+        resized = threading.Event()
+
+        def resize() -> None:
+            for n in range(30):
+                ring.resize("128KiB" if n % 2 else "64KiB")
+            resized.set()
+
+        thread = threading.Thread(target=resize)
+        thread.start()
+        while not resized.is_set() and thread.is_alive():
+            with ring.consumer("billing", on_gap="skip") as billing:
+                billing.poll(1)
+                billing.commit()
+            assert ring.consumers().names() == ["billing"]
+        thread.join()
+        assert resized.is_set()
 
 
 def test_a_backup_has_the_consumers_of_its_log_only(

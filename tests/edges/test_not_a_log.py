@@ -48,6 +48,24 @@ FOREIGN = [
 ]
 
 
+def repair_in_place(path: Path) -> penstock.Plan:
+    return penstock.repair(path, in_place=True)
+
+
+@pytest.mark.parametrize("name", [*FOREIGN, "consumers/billing"])
+@pytest.mark.parametrize("call", [repair_in_place, penstock.verify, penstock.delete])
+def test_no_other_call_touches_a_directory_that_is_not_a_log(
+    path: Path, name: str, call: Callable[..., Any]
+) -> None:
+    """Without segments there is nothing to repair, verify or delete, and no file is changed."""
+    put(path / "control")
+    put(path / name)
+    before = content(path)
+    with pytest.raises(penstock.NoSuchLog):
+        call(path)
+    assert content(path) == before
+
+
 @pytest.mark.parametrize("name", FOREIGN)
 @pytest.mark.parametrize("call", [penstock.open, penstock.create], ids=["open", "create"])
 def test_a_directory_that_is_not_a_log_is_left_alone(

@@ -8,10 +8,13 @@ on.
 from __future__ import annotations
 
 import gc
+import importlib.machinery
 import logging
 import os
 import signal
+import sys
 import threading
+import types
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -467,3 +470,20 @@ def test_a_resize_in_a_signal_handler(
 
     alone.run(work, tmp_path)
     check_goes_on(path, tmp_path)
+
+
+def test_a_call_that_interrupts_the_loading_of_its_own_code(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler's call whose code its thread is just loading is refused, and works afterwards."""
+    name = "penstock.consumers.listing"
+    unfinished = types.ModuleType(name)
+    unfinished.__file__ = "listing.py"
+    unfinished.__spec__ = importlib.machinery.ModuleSpec(name, None)
+    unfinished.__spec__._initializing = True  # type: ignore[attr-defined]
+    with penstock.open(path) as log:
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, name, unfinished)
+            with pytest.raises(penstock.Usage, match="code is still being loaded"):
+                log.consumers()
+        assert log.consumers().names() == []

@@ -163,6 +163,9 @@ def test_latest(path: Path) -> None:
             log.latest(None)  # type: ignore[call-overload]
         with pytest.raises(penstock.WrongType):
             log.latest(keys=b"one")  # type: ignore[arg-type]
+        for wrong in (1, [None], [b"one", None], ["one"]):
+            with pytest.raises(penstock.WrongType):
+                log.latest(keys=wrong)  # type: ignore[call-overload]
         with pytest.raises(penstock.Usage):
             log.latest(b"1", arrow=True)  # type: ignore[call-overload]
 

@@ -174,3 +174,40 @@ def test_events_are_no_work_for_the_garbage_collector(log: penstock.Log) -> None
     """A list of a million events is iterated as one object; none of them can be in a cycle."""
     log.append(b"v")
     assert not gc.is_tracked(log[1])
+
+
+@pytest.mark.parametrize("kind", ["log", "ring"])
+def test_every_way_to_give_a_key_and_a_topic(tmp_path: Path, kind: str) -> None:
+    """However a key and a topic are given, the event has them, and wrong ones are refused."""
+    ring = "64KiB" if kind == "ring" else None
+    with penstock.create(tmp_path / f"a.{kind}", ring=ring) as log:
+        ways: list[dict[str, Any]] = [
+            {"key": b"k", "topic": "t"},
+            {"topic": "t", "key": b"k"},
+            {"".join(("ke", "y")): b"k", "".join(("top", "ic")): "t"},  # names that are not interned
+            {"key": bytearray(b"k"), "topic": "t"},
+            {"key": b"k", "topic": "t", "headers": None, "time": None},
+            {"key": b"k", "topic": type("Text", (str,), {})("t")},
+        ]
+        for way in ways:
+            log.append(b"v", **way)
+        log.append(penstock.Entry(b"v", key=b"k", topic="t"))
+        assert {(e.value, e.key, e.topic) for e in log} == {(b"v", b"k", "t")}
+        log.append(b"v", key=b"")
+        log.append(b"v", topic="")
+        log.append(b"v", key=None, topic=None)
+        assert [(e.key, e.topic) for e in log.tail(3)] == [(b"", ""), (None, ""), (None, "")]
+        assert log.append(None, key=b"k") == log.last_seq
+        last = log.last_seq
+        for wrong in ({"key": "k"}, {"topic": b"t"}, {"key": 1, "topic": "t"}):
+            with pytest.raises(penstock.WrongType):
+                log.append(b"v", **wrong)  # type: ignore[arg-type]
+        for long in ({"key": bytes(1025)}, {"key": b"k", "topic": "t" * 1025}):
+            with pytest.raises(penstock.TooLarge):
+                log.append(b"v", **long)  # type: ignore[arg-type]
+        with pytest.raises(penstock.Usage, match="UTF-8"):
+            log.append(b"v", topic="\ud800")
+        with pytest.raises(TypeError, match=r"append\(\) got an unexpected keyword argument 'kay'"):
+            log.append(b"v", kay=b"k")  # type: ignore[call-arg]
+        assert log.last_seq == last
+        assert log.verify().ok

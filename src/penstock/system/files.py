@@ -622,16 +622,18 @@ def inode(path: str) -> int:
 
 
 def same_file(fd: int, path: str) -> bool:
-    """Whether ``path`` still names the file of ``fd``."""
-    if isinstance(path, Held):
-        held, here = os.fstat(path.anchor().fd), os.fstat(fd)
-        return (held.st_dev, held.st_ino) == (here.st_dev, here.st_ino)
-    name, at = locate(path)
+    """Whether ``path`` still names the file of ``fd``; not if another thread has closed that."""
     try:
-        there = os.stat(name, dir_fd=at.fd, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    here = os.fstat(fd)
+        if isinstance(path, Held):
+            there = os.fstat(path.anchor().fd)
+        else:
+            name, at = locate(path)
+            there = os.stat(name, dir_fd=at.fd, follow_symlinks=False)
+        here = os.fstat(fd)
+    except OSError as error:
+        if error.errno in _NOT_THERE:
+            return False
+        raise from_os(error, "looking at", path) from error
     return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
 
 

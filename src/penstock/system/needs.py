@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from penstock.errors import NotInstalled, PenstockError, from_os
+from penstock.errors import NotInstalled, PenstockError, Usage, from_os
 
 
 class loading:
     """The imports of its block are for the log at ``path``, and an error of them names it.
 
-    Code is read from files, so an import fails where, for example, no descriptor is left.
+    Code is read from files, so an import fails where, for example, no descriptor is left. A signal
+    handler may interrupt the import that it needs itself, which cannot go on before it returns.
     """
 
     __slots__ = ("_path",)
@@ -25,6 +26,11 @@ class loading:
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, OSError) and not isinstance(error, PenstockError):
             raise from_os(error, "loading the code of a call for", self._path) from error
+        if isinstance(error, ImportError) and "partially initialized" in str(error):
+            raise Usage(
+                f"{self._path}: this call interrupts the first one of its kind in the same thread, "
+                "whose code is still being loaded; make such a call before a handler makes it"
+            ) from error
 
 
 def needed(module: str, install: str) -> Any:

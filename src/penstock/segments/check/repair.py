@@ -29,7 +29,7 @@ from penstock.segments.check import rebuild as R
 from penstock.segments.check.examine import Segment
 from penstock.segments.check.frames import FileSource
 from penstock.segments.check.judge import LOST_SETTINGS, ChainLink, settings_of
-from penstock.segments.check.verify import DAMAGED, Findings, survey
+from penstock.segments.check.verify import DAMAGED, Findings, check_has_segments, survey
 from penstock.segments.leftovers import sweep, sweep_loads
 from penstock.segments.segment import Header
 from penstock.settings import Settings
@@ -71,6 +71,7 @@ def repair(
     if to is not None and in_place:
         raise Usage("repair works in place or to a new directory, not both")
     if in_place:
+        check_has_segments(directory)  # before the lock, which makes and moves files
         return _in_place(directory, progress)
     begun = Begun("repair")
     findings = survey(directory, progress, spare=True)

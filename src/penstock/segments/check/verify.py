@@ -142,9 +142,7 @@ class _Survey:
             if segment.is_name(n) and (s := look(self.directory.file(n), int(n[:20]))) is not None
         ]
         if not found:
-            raise NoSuchLog(
-                f"{self.path}: there is no log here: it holds no segment", filename=self.path
-            )
+            raise _no_segment(self.path)
         uuid = self.uuid = self._settle_uuid(found)
         if self.peek is not None and self.peek.uuid != uuid:
             self.peek = None
@@ -494,6 +492,16 @@ class _Survey:
             self.problems.append(
                 Problem("left-over", "normal", os.path.join(self.path, name), what)
             )
+
+
+def check_has_segments(directory: Directory) -> None:
+    """Raise `NoSuchLog` if a directory holds no segment."""
+    if not any(segment.is_name(name) for name in files.list_dir(directory)):
+        raise _no_segment(directory.path)
+
+
+def _no_segment(path: str) -> NoSuchLog:
+    return NoSuchLog(f"{path}: there is no log here: it holds no segment", filename=path)
 
 
 def _active(words: Words) -> int:
