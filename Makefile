@@ -85,7 +85,7 @@ fuzz: build/.fuzz  ## change logs at random, guided by coverage, for FUZZ_SECOND
 
 storm: .venv/.core fuzz test-polling  ## the long version of the crash, process and property tests, and fuzzing
 	@PENSTOCK_STORM=1 $(PYTEST) \
-	    $(wildcard tests/crash tests/process tests/property tests/consumers tests/spark tests/unit/test_faults.py)
+	    $(wildcard tests/crash tests/process tests/property tests/consumers tests/spark tests/edges tests/unit)
 
 wheel: .venv/.core  ## build dist/*.whl and prove that it works without a compiler
 	@echo "building the wheel…"

@@ -165,7 +165,7 @@ def test_latest(path: Path) -> None:
             log.latest(keys=b"one")  # type: ignore[arg-type]
         for wrong in (1, [None], [b"one", None], ["one"]):
             with pytest.raises(penstock.WrongType):
-                log.latest(keys=wrong)  # type: ignore[call-overload]
+                log.latest(keys=wrong)  # type: ignore[arg-type]
         with pytest.raises(penstock.Usage):
             log.latest(b"1", arrow=True)  # type: ignore[call-overload]
 

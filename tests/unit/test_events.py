@@ -184,7 +184,7 @@ def test_every_way_to_give_a_key_and_a_topic(tmp_path: Path, kind: str) -> None:
         ways: list[dict[str, Any]] = [
             {"key": b"k", "topic": "t"},
             {"topic": "t", "key": b"k"},
-            {"".join(("ke", "y")): b"k", "".join(("top", "ic")): "t"},  # names that are not interned
+            {"".join(("ke", "y")): b"k", "".join(("top", "ic")): "t"},  # not interned
             {"key": bytearray(b"k"), "topic": "t"},
             {"key": b"k", "topic": "t", "headers": None, "time": None},
             {"key": b"k", "topic": type("Text", (str,), {})("t")},
@@ -201,10 +201,10 @@ def test_every_way_to_give_a_key_and_a_topic(tmp_path: Path, kind: str) -> None:
         last = log.last_seq
         for wrong in ({"key": "k"}, {"topic": b"t"}, {"key": 1, "topic": "t"}):
             with pytest.raises(penstock.WrongType):
-                log.append(b"v", **wrong)  # type: ignore[arg-type]
+                log.append(b"v", **wrong)
         for long in ({"key": bytes(1025)}, {"key": b"k", "topic": "t" * 1025}):
             with pytest.raises(penstock.TooLarge):
-                log.append(b"v", **long)  # type: ignore[arg-type]
+                log.append(b"v", **long)
         with pytest.raises(penstock.Usage, match="UTF-8"):
             log.append(b"v", topic="\ud800")
         with pytest.raises(TypeError, match=r"append\(\) got an unexpected keyword argument 'kay'"):
