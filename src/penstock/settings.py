@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 
@@ -181,9 +181,9 @@ class Settings:
     def to_json(self) -> bytes:
         """The form that headers and settings frames store; defaults are left out."""
         said = {
-            name: value
-            for name, value in asdict(self).items()
-            if name in ("segment_size", "file_mode") or value != _DEFAULTS[name]
+            name: getattr(self, name)
+            for name, default in _DEFAULTS.items()
+            if name in ("segment_size", "file_mode") or getattr(self, name) != default
         }
         data = json.dumps(said, sort_keys=True, separators=(",", ":")).encode()
         if len(data) > layout.SETTINGS_BYTES_MAX:
