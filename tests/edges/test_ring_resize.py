@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -240,3 +241,32 @@ def test_a_resize_that_does_not_get_back_says_that_the_handle_is_closed(
     os.close(other)
     with penstock.open(path) as log:
         assert log.append(b"x") == 1
+
+
+def left_open(name: str) -> list[str]:
+    """The descriptors of this process that lead to a deleted file of that name."""
+    links = []
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # closed just now
+            links.append(os.readlink(f"/proc/self/fd/{fd}"))
+    return [link for link in links if name in link and link.endswith("(deleted)")]
+
+
+@pytest.mark.parametrize("use", ["read", "look up", "producer", "latest"])
+def test_a_resize_lets_go_of_the_old_file(tmp_path: Path, use: str) -> None:
+    """Whatever the handle did before, a resize closes the ring's old file, with its lock."""
+    path = tmp_path / "old-name.ring"
+    with penstock.create(path, ring="64KiB") as ring:
+        ring.append(b"a", key=b"k", producer=("p", 1) if use == "producer" else None)
+        if use == "read":
+            assert len(list(ring)) == 1
+        elif use == "look up":
+            assert ring[1].value == b"a"
+        elif use == "latest":
+            assert ring.latest(b"k") is not None
+        os.link(path, tmp_path / "other.ring")
+        ring.resize("128KiB")
+        assert left_open("old-name.ring") == []
+        with penstock.open(tmp_path / "other.ring", timeout=0) as other:
+            assert other[1].value == b"a"
+        assert ring.append(b"b", producer=("p", 2)) == 2

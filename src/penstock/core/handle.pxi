@@ -4,6 +4,7 @@ cdef class HandleCore:
     """Control in this process, and the published end, across forks."""
 
     cdef Control _control
+    cdef uint64_t control_turn         # how often control was set: what belongs to another turn is old
     cdef uint32_t fork_generation
     cdef public uint64_t _static_head  # last known published end, for a reader without control
     cdef public bint _closed
@@ -58,6 +59,7 @@ cdef class HandleCore:
     @_ctl.setter
     def _ctl(self, Control control):
         self._control = control
+        self.control_turn += 1
         self.fork_generation = psk_fork_generation
 
     def _connect(self, Calls calls not None, Finder finder not None):

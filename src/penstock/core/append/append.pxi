@@ -41,13 +41,13 @@ cdef class LogCore(HandleCore):
     cdef public Coder _coder
     cdef public bint _plain    # values are plain bytes that no codec encodes
     cdef dict produced         # by id: the last appends of producers through this handle
-    cdef Control produced_in   # the control that it belongs to
+    cdef uint64_t produced_in      # its turn of control; a reference would keep the files open
     cdef uint64_t produced_pos     # the newest of their frames
     cdef uint64_t produced_base    # the frame after which all are remembered
     cdef uint64_t produced_order, produced_told
     cdef uint64_t ttl_known, floor_known  # the log's ttl, and the seq below which events are gone
     cdef uint64_t ttl_at               # what control said about its settings when these were read
-    cdef Control ttl_in
+    cdef uint64_t ttl_in               # the turn of control that said it
 
     def __cinit__(self, *args, **kwargs):
         self.filler = NULL
@@ -292,6 +292,7 @@ cdef class LogCore(HandleCore):
             self.exchange_active(m)
         file.map = m
         self._control = control
+        self.control_turn += 1
         self.fork_generation = psk_fork_generation
         if appends:
             self.leave_active(before)
@@ -367,7 +368,7 @@ cdef class LogCore(HandleCore):
         if type((<tuple>producer)[0]) is not str or type((<tuple>producer)[1]) is not int:
             return None
         last = self.produced.get((<tuple>producer)[0])
-        if last is None or control is not self.produced_in or self.words_or_null() == NULL or (
+        if last is None or self.control_turn != self.produced_in or self.words_or_null() == NULL or (
             psk_load64(control.words + PSK_C_PRODUCER_POS) != self.produced_pos
         ):
             return None
@@ -383,12 +384,12 @@ cdef class LogCore(HandleCore):
 
         It has no gaps: it contains all that producers appended from ``produced_base`` on.
         """
-        if self.produced_pos != before or self.produced_in is not self._control or (
+        if self.produced_pos != before or self.produced_in != self.control_turn or (
             len(self.produced) >= PRODUCED_MAX
         ):
             self.produced = {}
             self.produced_base = before
-            self.produced_in = self._control
+            self.produced_in = self.control_turn
             last = None
         elif last is not None and self.produced.get((<tuple>producer)[0]) is not last:
             last = None  # another thread has started over since the lookup
@@ -411,7 +412,7 @@ cdef class LogCore(HandleCore):
         each, the latest at the end; None if others appended as well, or it is not known.
         """
         cdef Produced last
-        if not self.produced or self.produced_base != base or self.produced_in is not self._control or (
+        if not self.produced or self.produced_base != base or self.produced_in != self.control_turn or (
             self.fork_generation != psk_fork_generation
         ):
             return None
@@ -786,17 +787,17 @@ cdef class LogCore(HandleCore):
         """Learn the limits of the log again if its settings may have changed."""
         cdef char *words = self.words_or_null()
         cdef uint64_t at = psk_load64(words + PSK_C_SETTINGS_POS) if words != NULL else self._static_head
-        if at != self.ttl_at or self._control is not self.ttl_in:
+        if at != self.ttl_at or self.control_turn != self.ttl_in:
             self.learn_limits(at)
         return 0
 
     cdef int learn_limits(self, uint64_t at) except -1:
         """Control, or the end of the frames, says that the log's settings may have changed."""
-        cdef Control control = self._control
+        cdef uint64_t turn = self.control_turn
         limits = self.calls.limits(self)
         if limits is not None:  # else their frame is being overwritten, by one with the same settings
             self.ttl_known, self.floor_known = limits
-            self.ttl_in = control
+            self.ttl_in = turn
             self.ttl_at = at
         return 0
 
