@@ -40,32 +40,48 @@ cdef bint takes_quickly(PyObject **args, tuple names):
     return True
 
 
-cdef int parts_quickly(Parts *p, PyObject **args, tuple names) except -1:
-    """Point at the arguments that `takes_quickly` has found; the caller keeps them alive."""
+cdef object append_named(LogCore self, object value, PyObject **args, tuple names):
+    """Append a value with the arguments that `takes_quickly` has found; None if it is not bytes."""
+    cdef Parts p
     cdef Py_ssize_t i
+    if not self._plain:
+        value = self._coder.encoded(value, self.path)
+    if not PyBytes_CheckExact(value):
+        return None
+    parts_plain(&p, value)
+    if p.value_len > PSK_VALUE_BYTES_MAX:
+        return None
     for i in range(PyTuple_GET_SIZE(names)):
         if PyTuple_GET_ITEM(names, i) == <PyObject *>_KEY:
-            set_key(p, None, <object>args[i])
+            set_key(&p, None, <object>args[i])
         else:
-            set_topic(p, <object>args[i])
-    return 0
+            set_topic(&p, <object>args[i])
+    return self.append_parts(NULL, &p, NULL, 1, parts_bytes(&p), None)
 
 
 cdef object append_quickly(LogCore self, PyObject **args, Py_ssize_t count, PyObject *names):
-    cdef PyObject *with_self[ARGUMENTS_MAX]
-    cdef Py_ssize_t i, given = count
     cdef Parts p
     cdef object value
-    if count == 1 and (names == NULL or takes_quickly(args + 1, <tuple>names)):
+    if count == 1 and names == NULL:
         value = <object>args[0]
         if not self._plain:
             value = self._coder.encoded(value, self.path)
         if PyBytes_CheckExact(value):
             parts_plain(&p, value)
             if p.value_len <= PSK_VALUE_BYTES_MAX:
-                if names != NULL:
-                    parts_quickly(&p, args + 1, <tuple>names)
-                return self.append_parts(NULL, &p, NULL, 1, parts_bytes(&p), None)
+                return self.append_parts(
+                    NULL, &p, NULL, 1, align8(PSK_FRAME_HEADER_BYTES + p.value_len), None)
+    elif count == 1 and takes_quickly(args + 1, <tuple>names):
+        value = append_named(self, <object>args[0], args + 1, <tuple>names)
+        if value is not None:
+            return value
+    return append_otherwise(self, args, count, names)
+
+
+cdef object append_otherwise(LogCore self, PyObject **args, Py_ssize_t count, PyObject *names):
+    """Leave a call to `_append_in_full`."""
+    cdef PyObject *with_self[ARGUMENTS_MAX]
+    cdef Py_ssize_t i, given = count
     if names != NULL:
         given += PyTuple_GET_SIZE(<object>names)
     if given >= ARGUMENTS_MAX:
