@@ -608,9 +608,9 @@ class Log(Handle, Generic[T]):
         """The consumer ``name``: a reader that goes on where it, or one before it, committed.
 
         It is created if it does not exist. Then ``start`` says where it begins: a seq, a time,
-        "start" or "end"; ``topic`` (one, or several), ``key`` and ``tags`` what it wants, which never changes. A
-        consumer has one owner: while that lives, others get `Busy`, or with ``standby`` wait and
-        take over.
+        "start" or "end"; ``topic`` (one, or several), ``key`` and ``tags`` what it wants, which
+        never changes. A consumer has one owner: while that lives, others get `Busy`, or with
+        ``standby`` wait and take over.
 
         ``auto_commit=seconds`` commits, that often, what was handed out and passed: an event is
         passed once the next is asked for, or its ``with`` block ends. ``hold`` is for a ring that

@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import penstock
+from penstock import metrics
+from penstock.consumers.listing import Consumers
 from penstock.steward import Steward
 from tests.support.odd import ODD
 
@@ -73,6 +75,15 @@ def _is_bytes(value: Any) -> bool:
 
 def _is_path(value: Any) -> bool:
     return isinstance(value, str | Path) and str(value) != "" and "\0" not in str(value)
+
+
+def _are_paths(value: Any) -> bool:
+    if isinstance(value, str | Path):
+        return _is_path(value)
+    try:
+        return all(_is_path(path) for path in value)
+    except (TypeError, ValueError, RuntimeError):
+        return False
 
 
 READS = ("Log.read", "Log.scan", "Log.follow", "Log.afollow", "Log.tail", "Log.consumer", "merge")
@@ -143,6 +154,7 @@ FLAGS = frozenset(
         "default",
         "standby",
         "arrow",
+        "openmetrics",
     )
 )
 COUNTS = "keep_bytes", "keep_segments", "max_lag", "max_bytes", "max_unsealed", "max_failures"
@@ -158,6 +170,7 @@ MAY_BE: dict[str, Callable[[Any], bool]] = {
     "start": _none_or(lambda v: _is_seq(v) or v in ("start", "end")),
     "stop": _none_or(lambda v: _is_seq(v) or v == "end"),
     "seq": _is_seq,
+    "logs": _are_paths,
     "source": lambda v: False,  # only a log, or a reader
     "item": lambda v: isinstance(v, slice) or _is_number(v),
     "directory": _is_path,
@@ -235,6 +248,7 @@ def targets(log: Any, place: Path) -> Iterator[tuple[str, Callable[..., Any], di
         "item": lambda: 1,
         "source": lambda: log,
         "what": lambda: 1,
+        "logs": lambda: log,
         "count": lambda: 1,
         "size": lambda: "64KiB",
         "name": lambda: f"codec-{next(numbers)}",
@@ -253,10 +267,11 @@ def targets(log: Any, place: Path) -> Iterator[tuple[str, Callable[..., Any], di
         "Steward": lambda: Steward(log),
         "Settings": lambda: log.settings,
         "Consumer": lambda: log.consumer(f"odd-{next(numbers)}"),
+        "Consumers": log.consumers,
     }
-    names = [*penstock.__all__, "Steward"]
-    for name in names:
-        found = Steward if name == "Steward" else getattr(penstock, name)
+    others = {"Steward": Steward, "Consumers": Consumers}
+    for name in [*penstock.__all__, *others]:
+        found = others[name] if name in others else getattr(penstock, name)
         if inspect.isfunction(found):
             yield name, found, needed
         if name not in hosts:
@@ -272,6 +287,10 @@ def targets(log: Any, place: Path) -> Iterator[tuple[str, Callable[..., Any], di
                 yield f"{name}.{member}", call, needed
     for way in ("append", "extend", "load"):
         yield f"Entry to {way}", _entry_to(log, way), needed
+    for name in metrics.__all__:
+        found = getattr(metrics, name)
+        if inspect.isfunction(found) or name == "Collector":
+            yield f"metrics.{name}", found, needed
     yield "log[item]", lambda item: log[item], needed
     endings = {"follow", "quiet", "timeout"}
     yield "merge", *merging(log, follow=False, without=endings), needed
