@@ -26,6 +26,7 @@ from benchmarks import (
     read,
     recovery,
     report,
+    retention,
     ring,
     sizes,
     spark,
@@ -71,6 +72,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "spark-batch": spark.micro_batch,
     "spark-sink": spark.sink,
     "spark-memory": spark.memory,
+    "retention": retention.retention,
     "sizes": sizes.sizes,
     "instructions": instructions.instructions,
 }
