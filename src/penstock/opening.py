@@ -35,6 +35,7 @@ from penstock.times import Span
 
 OPEN_TIMEOUT = 10.0
 FOR_EVER = 1e9  # seconds
+_MAPS_LIMIT = 60_000  # the kernel lets a process have about so many maps
 LOOKS = 3  # a file that comes and goes may be missed once
 
 Kind: TypeAlias = Literal["segments", "ring"]
@@ -52,6 +53,7 @@ def open(
     codec: str | None = None,
     schema: type[T] | UnionType | None = None,
     nan: Literal["raise", "null"] = "raise",
+    max_maps: int | None = None,
     ring: int | str | None = None,
     index: int | None = None,
     segment_size: int | str | None = None,
@@ -91,6 +93,9 @@ def open(
     nan : {"raise", "null"}
         What to do with NaN and infinity, which JSON does not have: raise `BadData`, or write null
         instead. It is not stored in the log. For mode "rw".
+    max_maps : int, optional
+        How many segments this handle keeps mapped for reads, 32 by default; those that were not
+        used for the longest time go first. Readers keep the one that they are in. Not for a ring.
     ring : int or str, optional
         The size of a ring, such as "64MiB": one file that overwrites its oldest events.
     index : int, optional
@@ -112,6 +117,7 @@ def open(
     text = files.path_text(path)
     check_choice(mode, "mode", "rw", "r")
     _check_nan(nan, mode)
+    _check_maps(max_maps)
     _check_timeout(timeout)
     if timeout is not None:
         timeout = min(timeout, FOR_EVER)  # an int may be too large for a float
@@ -150,11 +156,16 @@ def open(
         codec=codec,
         schema=schema,
         nan=nan,
+        max_maps=max_maps,
     )
     if kind == "ring":
+        if max_maps is not None:
+            raise Usage(f"{text}: max_maps is for a log of segments, but this is a ring")
         file = RingStorage(os.path.realpath(text))
         return given.check_same(Log(file, options), file)
     segments = SegmentStorage(files.hold_dir(text))
+    if max_maps is not None:
+        segments.store.maps_max = max_maps
     return given.check_same(Log(segments, options, given.wanted if create else None), None)
 
 
@@ -309,6 +320,15 @@ def _check_nan(nan: str, mode: str) -> None:
         raise Usage(f"nan={nan!r} needs mode='rw': a log that is only read encodes no values")
 
 
+def _check_maps(count: object) -> None:
+    if count is None:
+        return
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise WrongType(f"max_maps must be a number of segments, got {type(count).__name__}")
+    if not 1 <= count <= _MAPS_LIMIT:
+        raise Usage(f"max_maps must be a number of segments from 1 to {_MAPS_LIMIT}, got {count}")
+
+
 def _pickled(log: Log[Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """How a log is pickled and copied: by its path, its uuid, and the options of this handle."""
     log._ensure_open()
@@ -347,6 +367,7 @@ def create(
     codec: str | None = None,
     schema: type[T] | UnionType | None = None,
     nan: Literal["raise", "null"] = "raise",
+    max_maps: int | None = None,
     ring: int | str | None = None,
     index: int | None = None,
     segment_size: int | str | None = None,
@@ -379,6 +400,7 @@ def create(
         codec=codec,
         schema=schema,
         nan=nan,
+        max_maps=max_maps,
         ring=ring,
         index=index,
         segment_size=segment_size,

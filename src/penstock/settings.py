@@ -269,3 +269,4 @@ class Options:
     codec: str | None = None
     schema: Any = None
     nan: Literal["raise", "null"] = "raise"
+    max_maps: int | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import dataclass, field
 
 from penstock import _core
@@ -26,6 +27,38 @@ class Job:
     successes: int = 0
     in_a_row: int = 0  # failures since the last success
     queue: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """What a log takes on disk, and when there is no room left.
+
+    Attributes
+    ----------
+    allocated : int
+        Bytes that all its files take, with what was allocated ahead of appends.
+    live : int
+        Of those, the bytes of segments with events that readers can get; of a ring, of its events.
+    dead : int
+        Bytes of events that nobody can get any more, which compaction would free.
+    limit : int
+        ``max_bytes`` of the settings; 0 if there is no limit.
+    free : int
+        Bytes that the file system has left for it.
+    rate : float
+        By how many bytes a second it grew lately, before retention.
+    full_at : datetime or None
+        When it has no room left at that rate, in UTC, by its limit or on its file system. None if
+        that never comes: it does not grow, or retention keeps it small enough.
+    """
+
+    allocated: int = 0
+    live: int = 0
+    dead: int = 0
+    limit: int = 0
+    free: int = 0
+    rate: float = 0.0
+    full_at: dt.datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +87,7 @@ class Stats:
     spurious: dict[str, str] = field(default_factory=dict)
     ring: Ring | None = None  # only for a ring
     background: dict[str, Job] = field(default_factory=dict)
+    disk: Disk = field(default_factory=Disk)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +121,7 @@ class Stock:
     disk_bytes: int
     spurious: dict[str, str] = field(default_factory=dict)
     ring: Ring | None = None
+    disk: Disk = field(default_factory=Disk)
 
 
 def collect(
@@ -114,4 +149,5 @@ def collect(
         spurious=stock.spurious,
         ring=stock.ring,
         background=background,
+        disk=stock.disk,
     )

@@ -48,6 +48,9 @@ def test_numbers_agree_with_the_log(log: penstock.Log) -> None:
     assert found["penstock_durable_seq", ()] == 91
     assert found["penstock_segments", ()] == stats.segments
     assert found["penstock_disk_bytes", ()] == stats.disk_bytes
+    assert found["penstock_disk_allocated_bytes", ()] >= stats.disk.live > 0
+    assert found["penstock_disk_dead_bytes", ()] == 0
+    assert ("penstock_disk_limit_bytes", ()) not in found
     assert found["penstock_syncs_total", ()] == stats.syncs > 0
     assert found["penstock_live", ()] == 1
     assert found["penstock_log_info", (stats.uuid, log.kind, "bytes")] == 1

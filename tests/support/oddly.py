@@ -155,6 +155,7 @@ FLAGS = frozenset(
         "standby",
         "arrow",
         "openmetrics",
+        "dry_run",
     )
 )
 COUNTS = "keep_bytes", "keep_segments", "max_lag", "max_bytes", "max_unsealed", "max_failures"
@@ -228,6 +229,8 @@ MAY_BE: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(COUNTS, _none_or(_is_count)),
     "keep_until_consumed": _none_or(lambda v: isinstance(v, bool) or are_words(v)),
     "prepare_at": _none_or(lambda v: _is_timeout(v) and v is not None and v <= 1),
+    "before": lambda v: _is_seq(v) or (_is_text(v) and v.startswith(("now", "-"))),
+    "max_maps": _none_or(lambda v: _is_number(v) and operator.index(v) > 0),
     "other": _is_flag,
     "what": _is_seq,
 }
@@ -249,6 +252,7 @@ def targets(log: Any, place: Path) -> Iterator[tuple[str, Callable[..., Any], di
         "source": lambda: log,
         "what": lambda: 1,
         "logs": lambda: log,
+        "before": lambda: 1,
         "count": lambda: 1,
         "size": lambda: "64KiB",
         "name": lambda: f"codec-{next(numbers)}",
@@ -277,7 +281,11 @@ def targets(log: Any, place: Path) -> Iterator[tuple[str, Callable[..., Any], di
         if name not in hosts:
             continue
         for member in [m for m in dir(found) if not m.startswith("_")]:
-            if callable(getattr(found, member, None)) and member not in ("from_json", "close"):
+            if callable(getattr(found, member, None)) and member not in (
+                "from_json",
+                "close",
+                "run",
+            ):
 
                 def call(*a: Any, _n: str = name, _m: str = member, **k: Any) -> Any:
                     return getattr(hosts[_n](), _m)(*a, **k)

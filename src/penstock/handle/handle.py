@@ -89,6 +89,7 @@ class Handle(LogCore):
         self._looking = _core.Guard(again=True)  # one thread at a time switches to live control
         self._moving = threading.RLock()  # its holder switches to another file, or closes
         self._closing: set[int] = set()  # threads that are in `close`
+        self._coming: dict[int, Settings] = {}  # what threads are about to append
 
     def _attach(self, new: Settings | None) -> None:
         """Open the log, hold it, and attach to control or, when reading, to the frames alone."""
@@ -451,8 +452,13 @@ class Handle(LogCore):
             attached = self._live()
             at = attached.get(L.C_SETTINGS_POS)
             changed = change(self._storage.settings(self, attached))
-            if self._storage.append_settings(self, changed, at):
-                return changed
+            here = threading.get_ident()
+            self._coming[here] = changed
+            try:
+                if self._storage.append_settings(self, changed, at):
+                    return changed
+            finally:
+                self._coming.pop(here, None)
 
     def _next_seq(self) -> int:
         self._ensure_open()

@@ -19,7 +19,7 @@ from penstock.layout import C_LAST_APPEND_NS
 from penstock.log import Log
 from penstock.opening import open as open_log
 from penstock.places import exists, find
-from penstock.stats import Job, Ring, Stats
+from penstock.stats import Disk, Job, Ring, Stats
 from penstock.system import files
 
 PathOrLog: TypeAlias = "str | os.PathLike[str] | Log[Any]"
@@ -63,6 +63,15 @@ POISONED = Family("penstock_poisoned", "gauge", "1 after a failed sync: appends 
 SEGMENTS = Family("penstock_segments", "gauge", "Segment files; 1 for a ring.")
 DISK = Family("penstock_disk_bytes", "gauge", "Bytes on disk that the log's files take.")
 DISK_FREE = Family("penstock_disk_free_bytes", "gauge", "Free bytes of the log's file system.")
+ALLOCATED = Family(
+    "penstock_disk_allocated_bytes", "gauge", "Bytes on disk, with what was allocated ahead."
+)
+DEAD = Family("penstock_disk_dead_bytes", "gauge", "Bytes that compaction would free.")
+LIMIT = Family("penstock_disk_limit_bytes", "gauge", "max_bytes of the log, if it has one.")
+RATE = Family("penstock_disk_growth_bytes_per_second", "gauge", "How fast it grew lately.")
+FULL_AT = Family(
+    "penstock_disk_full_timestamp_seconds", "gauge", "When it has no room left at that rate."
+)
 FOREIGN = Family("penstock_foreign_files", "gauge", "Files in the log that are not part of it.")
 REPAIRS = Family("penstock_repairs", "counter", "Appends of dead writers that were repaired.")
 TAKEOVERS = Family("penstock_takeovers", "counter", "Write locks taken over from dead writers.")
@@ -90,6 +99,10 @@ JOB_FAILURES = Family(
 JOB_FAILING = Family(
     "penstock_background_failing", "gauge", "1 if the job has failed since it last succeeded."
 )
+JOB_SUCCESSES = Family(
+    "penstock_background_successes", "counter", "Successes of a background job of this process."
+)
+JOB_QUEUE = Family("penstock_background_queue", "gauge", "How much of the job waits to be done.")
 JOB_SUCCESS = Family(
     "penstock_background_last_success_timestamp_seconds", "gauge", "When the job last succeeded."
 )
@@ -183,6 +196,7 @@ def _of_log(log: Log[Any], label: tuple[tuple[str, str], ...]) -> Iterator[Sampl
         (DISK, stats.disk_bytes),
         (DISK_FREE, files.free_bytes(log._held(), log.path)),
         (FOREIGN, len(stats.spurious)),
+        *_of_disk(stats.disk),
         *_counted(log, stats),
         *(_of_ring(stats.ring) if stats.ring is not None else ()),
     )
@@ -207,6 +221,15 @@ def _counted(log: Log[Any], stats: Stats) -> Iterator[tuple[Family, float]]:
     last_ns = 0 if control is None else control.get(C_LAST_APPEND_NS)
     if last_ns:
         yield LAST_APPEND, last_ns / 1e9
+
+
+def _of_disk(disk: Disk) -> Iterator[tuple[Family, float]]:
+    """A limit that there is none of, and a day that never comes, are left out."""
+    yield from ((ALLOCATED, disk.allocated), (DEAD, disk.dead), (RATE, disk.rate))
+    if disk.limit:
+        yield LIMIT, disk.limit
+    if disk.full_at is not None:
+        yield FULL_AT, disk.full_at.timestamp()
 
 
 def _of_ring(ring: Ring) -> Iterator[tuple[Family, float]]:
@@ -244,8 +267,10 @@ def _of_background(
 ) -> Iterator[Sample]:
     for name, job in background.items():
         labels = (*label, ("job", name))
-        failing = (job.last_error_ns or 0) > (job.last_success_ns or 0)
+        failing = job.in_a_row > 0
         yield Sample(JOB_FAILURES, labels, float(job.failures))
         yield Sample(JOB_FAILING, labels, float(failing))
+        yield Sample(JOB_SUCCESSES, labels, float(job.successes))
+        yield Sample(JOB_QUEUE, labels, float(job.queue))
         if job.last_success_ns is not None:
             yield Sample(JOB_SUCCESS, labels, job.last_success_ns / 1e9)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from penstock import layout as L
 from penstock.errors import NotFound
 from penstock.ring.holds import held_positions
-from penstock.stats import Ring, Stock
+from penstock.stats import Disk, Ring, Stock
+from penstock.system import files
 
 if TYPE_CHECKING:
     from penstock.handle.handle import Handle
@@ -57,6 +58,11 @@ def take_stock(handle: Handle, storage: RingStorage) -> Stock:
         next_seq=after,
         segments=0,
         disk_bytes=os.fstat(m.fd).st_blocks * 512,
+        disk=Disk(
+            allocated=os.fstat(m.fd).st_blocks * 512,
+            live=head - tail,
+            free=files.free_bytes(m.fd, handle.path),
+        ),
         ring=Ring(
             file_bytes=header.file_bytes,
             ring_offset=header.data_offset,

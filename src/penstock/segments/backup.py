@@ -31,9 +31,13 @@ _STEP = 8 << 20
 
 
 def backup(
-    store: Store, head: int, settings: Settings, target: str, progress: Progress | None
+    store: Store,
+    head: Callable[[], int],
+    settings: Settings,
+    target: str,
+    progress: Progress | None,
 ) -> int:
-    """Copy every segment up to ``head``; returns the last seq copied."""
+    """Copy every segment up to the ``head`` of now; returns the last seq copied."""
     return new_directory(
         target,
         settings.dir_mode,
@@ -78,11 +82,18 @@ def _sync_directory(path: str) -> None:
 
 
 def _copy_all(
-    store: Store, head: int, settings: Settings, partial: str, progress: Progress | None
+    store: Store,
+    head: Callable[[], int],
+    settings: Settings,
+    partial: str,
+    progress: Progress | None,
 ) -> int:
     begun = Begun("backup")
-    sources = _open_all(store, head)
-    active = SegmentPosition.unpack(head).number
+    sources: list[tuple[int, str, Header, int]] = []
+    while not sources:  # retention may have deleted them all meanwhile, even the one of that head
+        there = head()
+        sources = _open_all(store, there)
+    active = SegmentPosition.unpack(there).number
     try:
         total = sum(end for *_, end in sources)
         done = 0
@@ -127,7 +138,12 @@ def _open_all(store: Store, head: int) -> list[tuple[int, str, Header, int]]:
             if header.uuid != store.uuid or header.base_seq != base or header.number > active:
                 files.close(found.pop()[0])
                 continue
-            end = active_end if header.number == active else _end_of(path)
+            try:
+                end = active_end if header.number == active else _end_of(path)
+            except NotFound:
+                while found:
+                    files.close(found.pop()[0])
+                continue
             found[-1] = (fd, path, header, end)
     except BaseException:
         for fd, *_ in found:

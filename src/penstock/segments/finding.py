@@ -9,18 +9,23 @@ from penstock._core import SegmentMap
 from penstock.errors import NotFound, PenstockError
 from penstock.layout import SegmentPosition
 from penstock.segments import segment
+from penstock.segments.disk import disk_of
 from penstock.segments.store import Store
 from penstock.stats import Stock
 from penstock.system import files
 
 if TYPE_CHECKING:
     from penstock.handle.handle import Handle
+    from penstock.steward.budget import Budget
 
 
 def first_seq(store: Store, handle: Handle) -> int:
     """Seq of the oldest event; the next seq if there is none."""
     floor = handle._floor()
-    m = store.covering(0) if store.bases(fresh=True) else None
+    bases = store.bases()
+    # The oldest file goes, or stays; none comes before it. A listing of all would take long.
+    there = bool(bases) and files.exists(store.file(bases[0]))
+    m = store.covering(0) if there or store.bases(fresh=True) else None
     return max(m.base_seq, floor) if m is not None else handle._next_seq()
 
 
@@ -100,17 +105,20 @@ def topics(store: Store, handle: Handle) -> set[bytes]:
     return found
 
 
-def take_stock(store: Store, first_seq: int, next_seq: int) -> Stock:
+def take_stock(store: Store, handle: Handle, budget: Budget) -> Stock:
     """Totals of the files."""
+    first, next_seq = first_seq(store, handle), handle._next_seq()
     store.survey()
     found = [store.file(base) for base in store.bases()]
+    sizes = [_disk_bytes(name) for name in found]
     return Stock(
         uuid=store.uuid or b"",
-        first_seq=first_seq,
+        first_seq=first,
         next_seq=next_seq,
         segments=len(found),
-        disk_bytes=sum(_disk_bytes(name) for name in found),
+        disk_bytes=sum(sizes),
         spurious=dict(store.spurious),
+        disk=disk_of(store, handle, sizes, budget.used()),
     )
 
 

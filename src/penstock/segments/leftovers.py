@@ -25,6 +25,7 @@ LOAD = "load."  # a directory: a load that is not part of the log yet
 NOTE = "named"  # in that directory: the files that the load names, or has named, as segments
 
 _CONTROL_TEMPORARY = (control.TEMPORARY, "control.0.tmp")
+_END = ".tmp"
 _PREPARED = re.compile(r"next\.(\d+|repair-\d{20})\.tmp")
 _LOAD = re.compile(r"load\.\d+-\d+\.tmp")
 _NOTE_START = b"PSKNAMED\n"
@@ -41,6 +42,8 @@ _MARKS = {  # how the pages before the index begin
 
 def is_leftover_name(name: str) -> bool:
     """Whether a name is one of unfinished work."""
+    if not name.endswith(_END):  # quickly: most are segments
+        return False
     return bool(
         name in (*_CONTROL_TEMPORARY, NEXT) or _PREPARED.fullmatch(name) or _LOAD.fullmatch(name)
     )
@@ -109,7 +112,7 @@ def sweep(directory: Directory, names: list[str]) -> None:
 def sweep_loads(directory: Directory, names: list[str]) -> None:
     """Delete the loads among ``names``, once recovery has read their notes; under LOCK_EX only."""
     for name in names:
-        if _LOAD.fullmatch(name) and is_ours(directory.file(name)):
+        if is_leftover_name(name) and _LOAD.fullmatch(name) and is_ours(directory.file(name)):
             files.remove_tree(directory.file(name))
 
 

@@ -33,7 +33,7 @@ from penstock.segments.producers import table_of
 from penstock.segments.recovery import put_in_place, start_segment, successor_of
 from penstock.segments.segment import Header
 from penstock.settings import Options
-from penstock.steward.roll import allocate_to, enter_empty, go_on_in
+from penstock.steward.roll import allocate_to, enter_empty, go_on_in, start_bytes
 from penstock.system import files
 from penstock.system.directory import Name
 from penstock.system.forks import Begun
@@ -105,7 +105,7 @@ class Private:
         self._begun.check()
         if self._into is None:
             self._into = type(self._log)(
-                type(self._storage)(files.hold_dir(self._path), self._first),
+                type(self._storage)(files.hold_dir(self._path), self._first, self._storage.budget),
                 Options(writable=True, timeout=None, any_file_system=True),
                 self._log.settings,
             )
@@ -148,6 +148,7 @@ class Private:
             if attached.get(L.C_POISONED):
                 raise log._poisoned_error()
             end = self._end()
+            self._storage.budget.check(log.settings, end.header.number, start_bytes())
             first = end.walk.next_seq
             if expect is not None and expect != first - 1:
                 raise Conflict(

@@ -7,6 +7,7 @@ are, and the steward when to make or seal one.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from dataclasses import dataclass, field
 
 from penstock import _core, headers
@@ -32,6 +33,17 @@ def file_name(base_seq: int) -> str:
 def is_name(name: str) -> bool:
     """Whether a file name is a segment's: the base seq in 20 digits, and the suffix."""
     return _NAME.fullmatch(name) is not None
+
+
+def bases_in(names: list[str]) -> list[int]:
+    """The base seqs of all segments among some names, in order; quickly for very many.
+
+    >>> bases_in(["00000000000000000007.seg", "control", "00000000000000000001.seg"])
+    [1, 7]
+    """
+    found = [int(n[:20]) for n in names if n[20:] == SUFFIX and n[:20].isdecimal() and n.isascii()]
+    found.sort()
+    return found[bisect_right(found, 0) :]
 
 
 def index_capacity(segment_bytes: int) -> int:

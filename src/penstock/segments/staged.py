@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from penstock._core import Given, StagedFrames
 from penstock.errors import Io
 from penstock.handle.load import Ready, acknowledge, begin, load_into
+from penstock.layout import SegmentPosition
 from penstock.segments.adopted import Adopted
 from penstock.segments.staging import Staged, check_size, cut_short
 from penstock.segments.storage import SegmentStorage
@@ -124,6 +125,8 @@ def _adopt(
     who, n, done = begin(log, producer)
     if done is not None:
         return acknowledge(log, done, durable, None)
+    number = SegmentPosition.unpack(log._head()).number
+    storage.budget.check(log.settings, number, sum(one.nbytes for one in staged))
     private = Adopted(log, storage, staged)
     try:
         private.finish()

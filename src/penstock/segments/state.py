@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock import layout as L
-from penstock._core import Control
+from penstock._core import Control, SegmentMap
+from penstock.errors import NotFound
 from penstock.handle.producers import Table
 from penstock.handle.storage import SeenSettings
 from penstock.layout import SegmentPosition
 from penstock.segments import segment
+from penstock.segments.segment import Header
 from penstock.settings import Settings
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ def settings(handle: Handle, storage: SegmentStorage, attached: Control) -> Sett
     m, header = handle._active_map, storage.header
     number, offset = SegmentPosition.unpack(at)
     if m is None or header is None or header.number != number or m.number != header.number:
-        m, header = segment.map_segment(storage.store.file(attached.get(L.C_ACTIVE_BASE)))
+        m, header = _map_active(storage, attached)
     frame = offset if header.number == number else 0  # 0: it has rolled since; use the header
     data = m.frame_body(frame, L.KIND_SETTINGS) if frame else header.settings
     found = Settings.from_json(data, m.path)
@@ -37,6 +39,17 @@ def settings(handle: Handle, storage: SegmentStorage, attached: Control) -> Sett
     if header.number == number:
         storage.seen = SeenSettings(attached, at, found)
     return found
+
+
+def _map_active(storage: SegmentStorage, attached: Control) -> tuple[SegmentMap, Header]:
+    """The segment that takes appends; the log may roll meanwhile, and retention delete it."""
+    while True:
+        base = attached.get(L.C_ACTIVE_BASE)
+        try:
+            return segment.map_segment(storage.store.file(base))
+        except NotFound:
+            if attached.get(L.C_ACTIVE_BASE) == base:
+                raise
 
 
 def ask_producers(

@@ -32,6 +32,7 @@ from penstock.settings import Settings
 from penstock.stats import Stock
 from penstock.steward import retention
 from penstock.steward.ahead import Ahead
+from penstock.steward.budget import Budget
 from penstock.steward.plan import Retention, Why
 from penstock.steward.slack import give_back_alone
 from penstock.system import files
@@ -69,13 +70,20 @@ class SegmentStorage:
     finder = SegmentFinder()
     loads_apart = True
 
-    def __init__(self, directory: Directory, private: Header | None = None) -> None:
+    def __init__(
+        self,
+        directory: Directory,
+        private: Header | None = None,
+        budget: Budget | None = None,
+    ) -> None:
         """Take the log in ``directory``, which then belongs to this storage.
 
-        ``private`` is the header of the first segment of a log that another will take over.
+        ``private`` is the header of the first segment of a log that another will take over, and
+        ``budget`` is that of the other.
         """
         self.directory = directory
         self.path = directory.path
+        self.budget = Budget(directory) if budget is None else budget
         self.place = ControlPlace.in_directory(directory)
         self.coder = Coder()
         self.recent: list[SegmentMap] = []
@@ -340,7 +348,7 @@ class SegmentStorage:
         return self.store.uuid
 
     def take_stock(self, handle: Handle) -> Stock:
-        return finding.take_stock(self.store, *self.seqs(handle))
+        return finding.take_stock(self.store, handle, self.budget)
 
     def verify(self, progress: Progress | None) -> Report:
         return verify(self.directory, progress=progress)
@@ -349,7 +357,7 @@ class SegmentStorage:
         return repair(self.directory, to=to, progress=progress)
 
     def backup(self, handle: Handle, target: str, progress: Progress | None) -> int:
-        return backup(self.store, handle._head(), handle.settings, target, progress)
+        return backup(self.store, handle._head, handle.settings, target, progress)
 
     def resize(self, handle: Handle, nbytes: int) -> None:
         """Refuse: the log has no fixed size."""

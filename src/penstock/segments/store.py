@@ -6,7 +6,7 @@ It only reads. It keeps a bounded number of maps; a reader that holds one keeps 
 from __future__ import annotations
 
 import errno
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -18,7 +18,7 @@ from penstock.system import files
 from penstock.system.directory import Directory, Name
 from penstock.system.messages import logger
 
-MAPS_MAX = 32
+MAPS_MAX = 32  # by default
 
 
 class Store:
@@ -37,6 +37,7 @@ class Store:
         self.uuid = uuid
         self.recent = recent
         self.active = active
+        self.maps_max = MAPS_MAX
         self.coder = coder  # decodes the events that are read through a map
         self.spurious: dict[str, str] = {}
         self.names: list[str] = []  # as last listed, foreign ones too
@@ -52,8 +53,10 @@ class Store:
         """Base seqs of the segments, in order, without those known to be foreign."""
         if self._bases is None or fresh:
             self.names = files.list_dir(self.directory)
-            found = sorted(n for n in self.names if segment.is_name(n) and n not in self.spurious)
-            self._bases = self._at_floor([int(n[:20]) for n in found])
+            found = segment.bases_in(self.names)
+            if self.spurious:
+                found = [base for base in found if segment.file_name(base) not in self.spurious]
+            self._bases = self._at_floor(found)
             self.check_there()
         return self._bases
 
@@ -95,8 +98,15 @@ class Store:
         m.coder = self.coder
         self.recent[:] = [k for k in self.recent if k.base_seq != m.base_seq]
         self.recent.append(m)
-        del self.recent[:-MAPS_MAX]
+        del self.recent[: -self.maps_max]
         return m
+
+    def _used(self, m: SegmentMap) -> None:
+        """Note that a map was used: those that were not for the longest time go first."""
+        if self.recent and self.recent[-1] is not m:
+            with suppress(ValueError):  # another thread of the handle has let it go
+                self.recent.remove(m)
+                self.recent.append(m)
 
     def set_aside(self, base_seq: int, why: str, *, quietly: bool = False) -> None:
         """Note that a file is not part of the log; it is reported, never read or deleted."""
@@ -122,6 +132,7 @@ class Store:
         """A map of the segment named ``base_seq``; None if it is foreign or gone."""
         for m in self.recent:
             if m.base_seq == base_seq and (m.data_end or base_seq == self.active()):
+                self._used(m)
                 return m
         try:
             m, header = self._map(base_seq)
@@ -172,13 +183,14 @@ class Store:
     def _is_foreign(self, base_seq: int) -> bool:
         """Whether a segment of this log's uuid begins inside the range of the one before it."""
         while base_seq not in self._linked:
-            earlier = [b for b in self.bases() if b < base_seq]
+            bases = self.bases()
+            at = bisect_left(bases, base_seq) - 1
             try:
-                before = self.open(earlier[-1]) if earlier else None
+                before = self.open(bases[at]) if at >= 0 else None
             except Corrupt:
                 return False  # the one before is damaged, so its range is unknown
-            if before is None and earlier:
-                if segment.file_name(earlier[-1]) not in self.spurious:
+            if before is None and at >= 0:
+                if segment.file_name(bases[at]) not in self.spurious:
                     self.bases(fresh=True)  # it is gone
                 continue
             if before is None or self.leads_to(before) <= base_seq:

@@ -6,23 +6,26 @@ All of it happens under the write lock. The keeper does what can be done ahead o
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from penstock import layout as L
 from penstock._core import Control, SegmentMap
-from penstock.errors import Corrupt, PenstockError
+from penstock.errors import Backpressure, Corrupt, PenstockError
 from penstock.handle import control
 from penstock.layout import SegmentPosition
 from penstock.segments import recovery, segment
 from penstock.segments.ending import Active
 from penstock.segments.segment import Header
 from penstock.segments.store import Store
+from penstock.settings import Settings
 from penstock.steward import retention, slack
 from penstock.steward.ahead import Ahead
 from penstock.steward.keeper import Keeper
-from penstock.steward.roll import allocate_to, roll, store_words
+from penstock.steward.record import PRESSING
+from penstock.steward.roll import allocate_to, roll, start_bytes, store_words
 from penstock.steward.seal import seal_finished
 
 if TYPE_CHECKING:
@@ -37,10 +40,45 @@ def make_ready(handle: Handle, storage: SegmentStorage, nbytes: int, timeout: fl
         m, header = in_order(handle, storage, attached)
         end = SegmentPosition.unpack(attached.get(L.C_HEAD)).offset + nbytes
         if end > header.frames_end:
+            _check_pressure(handle, storage)
             roll_now(handle, storage, attached)
         elif end > attached.get(L.C_ALLOC_END):
-            allocate_to(attached, m, header, end)
+            _check_pressure(handle, storage)
+            allocate_to(attached, m, header, end, (storage.budget, limits_of(handle)))
     return False
+
+
+def limits_of(handle: Handle) -> Settings:
+    """The settings that limit an append; those that it appends, if they may let the log go on."""
+    coming = handle._coming.get(threading.get_ident())
+    if coming is not None:
+        return coming
+    try:
+        return handle.settings
+    except Corrupt:  # verify reports them
+        return Settings()
+
+
+def _check_pressure(handle: Handle, storage: SegmentStorage) -> None:
+    """Refuse to take more while background work is too far behind; but never settings."""
+    if threading.get_ident() in handle._coming:
+        return
+    settings = limits_of(handle)
+    waiting = 0 if storage.ahead is None else storage.ahead.unsealed()
+    if settings.max_unsealed and waiting > settings.max_unsealed:
+        jobs = handle._record.jobs()
+        raise Backpressure(
+            f"{handle.path}: {waiting} finished segments wait to be sealed, and max_unsealed is "
+            f"{settings.max_unsealed}; appends go on once they are sealed"
+            + (f"; the last error was: {jobs['seal'].last_error}" if jobs["seal"].in_a_row else "")
+        )
+    for name, job in handle._record.jobs().items():
+        if name in PRESSING and settings.max_failures and job.in_a_row > settings.max_failures:
+            raise Backpressure(
+                f"{handle.path}: {name} has failed {job.in_a_row} times in a row, and max_failures "
+                f"is {settings.max_failures}; appends go on once it succeeds; the last error was: "
+                f"{job.last_error}"
+            )
 
 
 def in_order(
@@ -96,6 +134,7 @@ def _take_active(handle: Handle, storage: SegmentStorage, m: SegmentMap, header:
 def roll_now(handle: Handle, storage: SegmentStorage, attached: Control) -> None:
     """Under the write lock, with the log repaired: make a new segment active."""
     end = end_of(handle, storage, attached)
+    storage.budget.check(limits_of(handle), end.header.number, start_bytes())
     fresh = roll(storage.directory, attached.held_fd, attached, end)
     _take_active(handle, storage, fresh.map, fresh.header)
 
@@ -162,6 +201,7 @@ def ask_keeper(handle: Handle, storage: SegmentStorage) -> None:
                 storage.store.uuid,
                 attached,
                 seals=not storage.is_private,
+                budget=storage.budget,
                 maintain=_maintenance_of(handle),
                 maintained_at=storage.base_at_open,
             )

@@ -15,6 +15,7 @@ from penstock.segments import syncing
 from penstock.segments.segment import Header
 from penstock.segments.store import Store
 from penstock.settings import Settings
+from penstock.steward.budget import Budget
 from penstock.steward.keeper import LATER
 from penstock.steward.record import Record
 from penstock.steward.roll import PATIENCE, allocate_to, prepare
@@ -40,6 +41,7 @@ class Ahead:
         control: Control,
         *,
         seals: bool,
+        budget: Budget | None = None,
         maintain: Callable[[], bool] = lambda: False,
         maintained_at: int = 0,
     ) -> None:
@@ -51,6 +53,7 @@ class Ahead:
         self._directory = directory
         self._control = control
         self._seals = seals
+        self._budget = budget
         self._maintain = maintain
         self._maintained_at = maintained_at  # the active segment when it was last done
         self._again_at: dict[str, float] = {}  # when to try again what failed
@@ -70,11 +73,16 @@ class Ahead:
         self._maps[m.base_seq] = m
         number, end = SegmentPosition.unpack(self._control.get(L.C_HEAD))
         offset = end if number == m.number else 0  # 0: the log has rolled
-        late = bool(offset) and self._do("allocate", lambda: self._allocate(m, header, offset))
+        late = bool(offset) and self._do(
+            "allocate", lambda: self._allocate(m, header, settings, offset)
+        )
         if settings.prepare_at and offset > header.frames_end * settings.prepare_at:
-            late |= self._do("prepare", lambda: prepare(self._directory, self._control, settings))
+            late |= self._do("prepare", lambda: self._prepare(settings))
         late |= self._do_seal(closing, m) or self._do_maintain(closing)
         return LATER if late else self._delay()
+
+    def _prepare(self, settings: Settings) -> bool:
+        return prepare(self._directory, self._control, settings, self._budget)
 
     def _delay(self) -> float:
         """Seconds until the first of what failed is tried again; 0 if nothing has."""
@@ -84,6 +92,12 @@ class Ahead:
     def _is_put_off(self, job: str) -> bool:
         """Whether a job has failed so short a time ago that it waits."""
         return monotonic() < self._again_at.get(job, 0)
+
+    def unsealed(self) -> int:
+        """How many finished segments wait to be sealed, as far as this handle knows."""
+        if not self._seals or self._control.get(L.C_ACTIVE_BASE) == self._sealed_below:
+            return 0
+        return SegmentPosition.unpack(self._control.get(L.C_HEAD)).number - self._sealed_number
 
     def is_kept_up(self) -> bool:
         """Whether nothing was rolled since the log's rules were last followed."""
@@ -125,11 +139,11 @@ class Ahead:
     def _do_seal(self, closing: bool, m: SegmentMap) -> bool:
         """Seal finished segments, if there are any and appends pause; True to look again later."""
         base = self._control.get(L.C_ACTIVE_BASE)
-        if (
-            base == self._sealed_below
-            or not self._seals
-            or (self._is_put_off("seal") and not closing)
-        ):
+        self._record.queued("seal", self.unsealed())
+        if base == self._sealed_below or not self._seals:
+            self._again_at.pop("seal", None)  # what failed is damaged, and stays as it is
+            return False
+        if self._is_put_off("seal") and not closing:
             return False
         if closing and self._control.has_writers():
             return False  # another handle does it
@@ -145,6 +159,7 @@ class Ahead:
         if self._sealed_below != base:
             return False  # it failed, and is tried again after a while
         self._sealed_number = number
+        self._record.queued("seal", 0)
         self._maps = {m.base_seq: m}
         return False
 
@@ -169,7 +184,7 @@ class Ahead:
 
         durability.sync_to(self._directory.path, control, L.C_DURABLE_BASE, base, None, run)
 
-    def _allocate(self, m: SegmentMap, header: Header, offset: int) -> bool:
+    def _allocate(self, m: SegmentMap, header: Header, settings: Settings, offset: int) -> bool:
         """Allocate a window ahead of head, which is at ``offset``; False if there is enough."""
         control = self._control
         wanted = offset + ALLOCATE_AHEAD_BYTES
@@ -180,5 +195,6 @@ class Ahead:
             in_order = head == control.get(L.C_RESERVED) and not control.get32(L.C_SUSPECT)
             if not in_order or SegmentPosition.unpack(head).number != m.number or m.fd < 0:
                 return False
-            allocate_to(control, m, header, offset)
+            limit = None if self._budget is None else (self._budget, settings)
+            allocate_to(control, m, header, offset, limit)
         return True

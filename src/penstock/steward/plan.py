@@ -75,7 +75,7 @@ class Retention:
     first_seq : int
         The first seq before; ``new_first_seq`` is the one after.
     segments : tuple of Judged
-        Every segment, oldest first.
+        Every segment, oldest first. Only a dry run looks up the times of those that stay.
     leftovers : tuple of str
         Files of segments that were gone before: an earlier run could not delete them, or a loss of
         power brought them back. They are deleted as well.

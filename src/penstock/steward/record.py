@@ -14,6 +14,7 @@ from penstock.stats import JOBS, Job
 from penstock.system.messages import logger
 
 QUIET = 60.0  # seconds in which a failure is not logged again
+PRESSING = ("seal", "retain", "compact")  # whose failures stop appends in the end
 _MEANING = {
     "allocate": "allocating space ahead of appends",
     "prepare": "preparing the next segment",

@@ -119,12 +119,10 @@ def why(handle: Handle, storage: SegmentStorage, seq: int) -> Why:
     state, text = "there", f"seq {seq} is there"
     try:
         handle[seq]
-    except NotFound:
-        state = "expired" if seq in handle else "missing"
+    except NotFound as error:
+        state = "expired" if "expired" in str(error) else "missing"
         text = f"seq {seq} is not returned any more: " + (
-            "its ttl is over; compaction removes it"
-            if state == "expired"
-            else "compaction removed it"
+            "its ttl is over" if state == "expired" else "compaction removed it"
         )
     except PenstockError as error:
         text += f", but cannot be read: {error}"
@@ -166,7 +164,10 @@ def _plan(
         dry_run,
         before,
         first,
-        tuple(judge(found, settings, cut, index) for index in range(len(shelf.bases))),
+        tuple(
+            judge(found, settings, cut, index, dated=dry_run or index < cut.count)
+            for index in range(len(shelf.bases))
+        ),
         tuple(shelf.file(base) for base in ours),
         tuple(shelf.file(base) for base in others),
     )
@@ -205,11 +206,14 @@ def _delete(
         return []
     handle._sync_all(None)
     _core.fail_point("retain.synced")
+    left = len(ours)
     try:
         for base in ours:
             files.unlink(shelf.file(base))
+            left -= 1
             _core.fail_point("retain.deleted")
     finally:
+        handle._record.queued("retain", left)
         _sync_directory(handle, storage)
     _core.fail_point("retain.done")
     return ours

@@ -10,11 +10,13 @@ from penstock import layout as L
 from penstock._core import Control, SegmentMap
 from penstock.errors import AlreadyExists, Busy
 from penstock.handle.control import store
+from penstock.layout import SegmentPosition
 from penstock.segments import segment
 from penstock.segments.ending import Active
 from penstock.segments.leftovers import NEXT
 from penstock.segments.recovery import check_way, name_segment, start_segment, successor_of
 from penstock.settings import Settings
+from penstock.steward.budget import Budget
 from penstock.system import files
 from penstock.system.directory import Directory
 from penstock.tunables import ALLOCATE_AHEAD_BYTES, ALLOCATE_STEP_MAX, ALLOCATE_STEP_MIN
@@ -22,12 +24,22 @@ from penstock.tunables import ALLOCATE_AHEAD_BYTES, ALLOCATE_STEP_MAX, ALLOCATE_
 PATIENCE = 0.2  # seconds that maintenance waits; an append does what was postponed
 
 
-def allocate_to(control: Control, m: SegmentMap, header: segment.Header, end: int) -> None:
-    """Allocate blocks of the segment up to ``end``, and of its index, in growing steps."""
+def allocate_to(
+    control: Control,
+    m: SegmentMap,
+    header: segment.Header,
+    end: int,
+    limit: tuple[Budget, Settings] | None = None,
+) -> None:
+    """Allocate blocks of the segment up to ``end``, and of its index, in growing steps.
+
+    `DiskFull` if the log's budget has no room up to ``end``.
+    """
     allocated = control.get(L.C_ALLOC_END)
     step = min(max(allocated - header.data_offset, ALLOCATE_STEP_MIN), ALLOCATE_STEP_MAX)
-    target = min(max(end, allocated + step), header.footer_offset)
-    target = min(-(-target // L.PAGE) * L.PAGE, header.footer_offset)
+    target = _to_page(max(end, allocated + step), header)
+    if limit is not None and target > allocated:
+        target = _within(limit, header, allocated, _to_page(end, header), target)
     m.grown()
     if target <= allocated:
         return
@@ -39,8 +51,41 @@ def allocate_to(control: Control, m: SegmentMap, header: segment.Header, end: in
     control.add(L.C_ALLOCATIONS)
 
 
-def prepare(directory: Directory, control: Control, settings: Settings) -> bool:
-    """Prepare ``next.tmp``, off the append path; False if the file exists already.
+def _to_page(end: int, header: segment.Header) -> int:
+    return min(segment.pages(min(end, header.footer_offset)), header.footer_offset)
+
+
+def _within(
+    limit: tuple[Budget, Settings], header: segment.Header, allocated: int, least: int, target: int
+) -> int:
+    """How far the budget lets a segment be allocated: at least to ``least``, or `DiskFull`."""
+    budget, settings = limit
+
+    def cost(to: int) -> int:
+        start = header.data_offset
+        index = segment.index_bytes_for(to - start) - segment.index_bytes_for(allocated - start)
+        return to - allocated + index
+
+    room = budget.room(settings, header.number, cost(target))
+    if room is None or cost(target) <= room:
+        return target
+    if least <= allocated:
+        return allocated  # ahead of appends: the next one says what is wrong
+    if cost(least) > room:
+        raise budget.full(settings)
+    return least
+
+
+def start_bytes(frames_bytes: int = ALLOCATE_STEP_MIN) -> int:
+    """Bytes that a new segment takes on disk, with room for so many bytes of frames."""
+    index = L.INDEX_OFFSET + segment.index_bytes_for(frames_bytes)
+    return index + frames_bytes
+
+
+def prepare(
+    directory: Directory, control: Control, settings: Settings, budget: Budget | None = None
+) -> bool:
+    """Prepare ``next.tmp``, off the append path; False if it exists, or the budget has no room.
 
     A log that fills a segment is likely to fill the next one: that gets enough blocks to last
     until they are allocated ahead there, too.
@@ -50,6 +95,11 @@ def prepare(directory: Directory, control: Control, settings: Settings) -> bool:
     own = directory.file(f"next.{control.token}.tmp")
     blocks = min(ALLOCATE_AHEAD_BYTES, settings.segment_size // 8)
     blocks = max(blocks // L.PAGE * L.PAGE, ALLOCATE_STEP_MIN)
+    wanted = start_bytes(blocks)
+    number = SegmentPosition.unpack(control.get(L.C_HEAD)).number
+    room = None if budget is None else budget.room(settings, number, wanted)
+    if room is not None and wanted > room:
+        return False  # the roll says what is wrong
     try:
         files.close(
             segment.prepare_file(

@@ -151,10 +151,10 @@ def _beyond(found: Finished, lag: int) -> int:
     return 0
 
 
-def judge(found: Finished, settings: Settings, cut: Cut, index: int) -> Judged:
-    """What is said about one segment."""
+def judge(found: Finished, settings: Settings, cut: Cut, index: int, *, dated: bool) -> Judged:
+    """What is said about one segment; if it is not ``dated``, without times, which cost a look."""
     end = found.end(index)
-    newest = found.newest_ns(index)
+    newest = found.newest_ns(index) if dated else 0
     behind = tuple(one for one in cut.holders if one.seq < end)
     held_by = tuple(one for one in cut.held_by if one.seq < end) if cut.waits else ()
     names = (*(one.name for one in held_by), *(cut.missing if cut.waits else ()))
@@ -172,7 +172,8 @@ def judge(found: Finished, settings: Settings, cut: Cut, index: int) -> Judged:
     elif settings.keep_seconds:
         rule = rule or "keep_seconds"
         goes_at = moment(newest + int(settings.keep_seconds * 1e9)) if newest else None
-        why = f"keep_seconds: until {moment_text(goes_at)}" + _or_sooner(settings)
+        until = f"until {moment_text(goes_at)}" if goes_at else f"for {settings.keep_seconds:g} s"
+        why = f"keep_seconds: {until}" + _or_sooner(settings)
     elif has_rules(settings):
         rule = rule or ("keep_bytes" if settings.keep_bytes else None)
         why = _why_later(settings)

@@ -44,6 +44,8 @@ def seal_finished(store: Store, active_base: int, maps: dict[int, SegmentMap]) -
     for base, header in reversed(unsealed):
         try:
             m = maps.get(base) or segment.map_segment(store.file(base), write=True)[0]
+            if m.data_end:
+                continue  # another thread or process has just sealed it
             seal(m, header)
             sealed += 1
         except NotFound:

@@ -5,7 +5,7 @@ It reads as little as it can: a listing each time, the size of a file and one he
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 
 from penstock.errors import Corrupt, NotFound
 from penstock.segments import segment
@@ -25,9 +25,7 @@ class Shelf:
         self._store = Store(directory, uuid, [], lambda: active_base)
         self._store.raise_floor(floor)
         listed = [base for base in self._store.bases(fresh=True) if base <= active_base]
-        self.named = [
-            int(name[:20]) for name in self._store.names if segment.is_name(name)
-        ]  # all files with such names, in no order
+        self.named = segment.bases_in(self._store.names)  # also of files that are not the log's
         self.bases = self._ours(listed, active_base)
         self._sizes: dict[int, int] = {}
         self._headers: dict[int, Header | None] = {}
@@ -105,7 +103,7 @@ class Shelf:
         boundary = self._header(first)
         ours: list[int] = []
         others: list[int] = []
-        for base in sorted(base for base in self.named if base < first):
+        for base in self.named[: bisect_left(self.named, first)]:
             header = self.header_of(base)
             good = (
                 header is not None

@@ -133,7 +133,7 @@ def _free(store: Store, base_seq: int, end: int) -> None:
 
 def _is_of_dead(name: str, attached: Control) -> bool:
     """Whether a file was being prepared by a dead writer, or by this one, which has finished."""
-    found = _PREPARED.fullmatch(name)
+    found = _PREPARED.fullmatch(name) if name.endswith(".tmp") else None
     token = int(found[1]) if found is not None else 0
     if not 0 < token <= L.TOKEN_MAX:
         return False

@@ -411,6 +411,11 @@ def status(path: str | Directory) -> os.stat_result:
         return os.stat(name, dir_fd=at.fd, follow_symlinks=False)
 
 
+def is_directory(found: os.stat_result) -> bool:
+    """Whether a stat result is that of a directory."""
+    return stat.S_ISDIR(found.st_mode)
+
+
 def free_bytes(fd: int, path: str) -> int:
     """Bytes that a user without privileges may still write to the file system of ``path``."""
     with _doing("looking at the file system of", path):

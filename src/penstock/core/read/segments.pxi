@@ -28,6 +28,9 @@ cdef class SegmentFinder(Finder):
                 or (candidate.base_seq == active_base and candidate.number == position_unpack(head).number)
             ):
                 m = candidate
+                if i + 1 < PyList_GET_SIZE(log._recent):  # those not used for the longest time go first
+                    del log._recent[i]
+                    log._recent.append(m)
                 break
         if m is None:
             m = log.calls.segment_for(log, want)
@@ -92,6 +95,7 @@ cdef class SegmentCursor(Cursor):
             if not self.from_oldest:
                 self.fall_behind(m.base_seq)
             self.next = m.base_seq
+        self.from_oldest = False  # from here on whatever goes before it is read is a gap
         if self.log_ttl and not skip:
             m = self.pass_expired(m)
             if m is None:
