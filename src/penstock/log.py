@@ -533,7 +533,7 @@ class Log(Handle, Generic[T]):
 
     @property
     def steward(self) -> Steward:
-        """Maintenance: ``log.steward.roll()``."""
+        """Maintenance: ``log.steward.retain()``, ``trim``, ``roll``; see `Steward`."""
         return Steward(self)
 
     def stats(self) -> Stats:
