@@ -27,6 +27,8 @@ from penstock.steward import retention
 from tests.consumers.processes import run
 from tests.support.fixtures import STORM
 
+pytestmark = [pytest.mark.process, pytest.mark.timeout(3000 if STORM else 300)]
+
 SIZES = st.sampled_from([10, 3000, 9000, 9000, 15_000])
 NAMES = ["a", "b"]
 POINTS = [
@@ -218,7 +220,7 @@ class Retained(RuleBasedStateMachine):
 
 TestRetained = Retained.TestCase
 TestRetained.settings = settings(
-    max_examples=300 if STORM else 12,
+    max_examples=150 if STORM else 12,
     stateful_step_count=60 if STORM else 25,
     deadline=None,
     suppress_health_check=list(HealthCheck),
