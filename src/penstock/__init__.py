@@ -10,11 +10,7 @@ A crash-safe event log in a directory that many processes write and read at once
 1 greetings b'hello'
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
 from penstock import errors
-from penstock._core import Reader, release_memory
 from penstock.errors import (
     AlreadyExists,
     Backpressure,
@@ -41,20 +37,22 @@ from penstock.errors import (
     Usage,
     WrongType,
 )
-from penstock.event import Entry, Event
-from penstock.settings import Settings
 
+TYPE_CHECKING = False  # what typing says; importing that takes longer than all of this
 if TYPE_CHECKING:
+    from penstock._core import Reader, release_memory
     from penstock.consumers.consumer import Consumer
     from penstock.consumers.reading import Lag
     from penstock.data.codecs import register_codec
     from penstock.data.scan import Scan
+    from penstock.event import Entry, Event
     from penstock.log import Log
     from penstock.opening import create, open, repair, verify
     from penstock.places import delete, exists, find
     from penstock.reading.aio import AsyncReader
     from penstock.reading.merging import Merged, merge
     from penstock.report import Plan, Problem, Report
+    from penstock.settings import Settings
     from penstock.stats import Stats
 
 __version__ = "0.1.0.dev0"
@@ -111,17 +109,21 @@ __all__ = [
 ]
 
 # The module of each name that is loaded on first use: `import penstock` must be fast, and many
-# programs that import it never open a log.
+# programs that import it, such as the command line that prints its version, never open a log.
 _LATER = {
     "AsyncReader": "penstock.reading.aio",
     "Consumer": "penstock.consumers.consumer",
+    "Entry": "penstock.event",
+    "Event": "penstock.event",
     "Lag": "penstock.consumers.reading",
     "Log": "penstock.log",
     "Merged": "penstock.reading.merging",
     "Plan": "penstock.report",
     "Problem": "penstock.report",
+    "Reader": "penstock._core",
     "Report": "penstock.report",
     "Scan": "penstock.data.scan",
+    "Settings": "penstock.settings",
     "Stats": "penstock.stats",
     "create": "penstock.opening",
     "delete": "penstock.places",
@@ -130,6 +132,7 @@ _LATER = {
     "merge": "penstock.reading.merging",
     "open": "penstock.opening",
     "register_codec": "penstock.data.codecs",
+    "release_memory": "penstock._core",
     "repair": "penstock.opening",
     "verify": "penstock.opening",
 }
@@ -142,6 +145,8 @@ if not TYPE_CHECKING:  # a type checker would take any name then
         if home is None:
             raise AttributeError(f"module 'penstock' has no attribute {name!r}")
         try:
+            from importlib import import_module
+
             found = globals()[name] = getattr(import_module(home), name)
         except OSError as error:  # for example, no descriptor is left; a later call loads it
             raise errors.from_os(error, "loading", error.filename or home) from error

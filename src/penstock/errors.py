@@ -34,7 +34,10 @@ from __future__ import annotations
 
 import errno as _errno
 import os
-from typing import Any
+
+TYPE_CHECKING = False  # what typing says; importing that takes longer than all of this
+if TYPE_CHECKING:
+    from typing import Any
 
 _OS_PARTS = ("errno", "strerror", "filename", "filename2")
 _IMPORT_PARTS = ("name", "path", "msg")

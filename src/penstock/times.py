@@ -121,10 +121,14 @@ def due_ns(value: Due, what: str) -> Ns:
 def span_ns(value: Span, what: str) -> int:
     """Nanoseconds of a span of time above zero: a number of seconds, or a timedelta.
 
+    An `Ns` is nanoseconds already.
+
     >>> span_ns(1.5, "ttl")
     1500000000
     """
-    if isinstance(value, dt.timedelta):
+    if isinstance(value, Ns):
+        ns = int(value)
+    elif isinstance(value, dt.timedelta):
         ns = _whole_ns(value)
     elif isinstance(value, bool) or not isinstance(value, int | float):
         raise WrongType(

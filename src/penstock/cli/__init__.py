@@ -1,0 +1,33 @@
+"""The command line: ``penstock``, and ``python -m penstock``.
+
+Nothing is imported before it is needed, since a command often runs for less time than Python takes
+to start. What a command prints is a promise; docs/cli.md has it.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import penstock
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; returns the exit code.
+
+    >>> from penstock.cli import main
+    >>> main(["append", str(path), "hello", "--create"]), main(["get", str(path), "1", "-o", "raw"])
+    1
+    hello
+    (0, 0)
+    """
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given in (["--version"], ["-V"]) and sys.stdout is not None:
+        try:
+            print(f"penstock {penstock.__version__}", flush=True)
+        except OSError:
+            pass  # what follows says what is wrong with it
+        else:
+            return 0
+    from penstock.cli.running import run
+
+    return run(given)

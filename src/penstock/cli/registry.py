@@ -1,0 +1,63 @@
+"""Which commands there are. Each is one module of `penstock.cli.commands`, loaded when it is run.
+
+A module has ABOUT and EXAMPLES for its help, `arguments(parser)`, and `run(given, out)`, which
+returns the exit code, or None for success.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+
+if TYPE_CHECKING:
+    import argparse
+
+    from penstock.cli.out import Out
+
+
+class Example(NamedTuple):
+    """A command line that works, and what it does."""
+
+    line: str
+    about: str
+
+
+class Command(Protocol):
+    """What a module of `penstock.cli.commands` has."""
+
+    ABOUT: str
+    EXAMPLES: tuple[Example, ...]
+
+    @staticmethod
+    def arguments(parser: argparse.ArgumentParser) -> None:
+        """Add the arguments of the command to its parser."""
+
+    @staticmethod
+    def run(given: argparse.Namespace, out: Out) -> int | None:
+        """Run the command."""
+
+
+GROUPS: dict[str, dict[str, str]] = {
+    "logs": {
+        "create": "create a log, or a ring",
+        "info": "what a log is, has and keeps",
+        "list": "the logs below a directory",
+        "delete": "delete logs with their consumers",
+    },
+    "events": {
+        "append": "append events from arguments, lines, JSON or a file",
+        "cat": "print the events of a log",
+        "tail": "print the last events of a log",
+        "follow": "print events as they are appended",
+        "get": "print events by their seqs",
+        "consumer": "named readers: where they are, reset, delete, follow as one",
+    },
+}
+COMMANDS = {name: about for group in GROUPS.values() for name, about in group.items()}
+_MODULES = {"import": "importing", "list": "listing"}  # a module cannot have a name of the language
+
+
+def load(name: str) -> Command:
+    """The module of a command."""
+    from importlib import import_module
+
+    return cast(Command, import_module(f"penstock.cli.commands.{_MODULES.get(name, name)}"))
