@@ -79,6 +79,8 @@ def test_ctrl_c(shell: Shell, words: list[str]) -> None:
     )
     assert process.stdout is not None
     assert process.stdout.readline()
+    while words and shell("consumer", "list", "a").values[0]["committed"] < 2:
+        pass  # it commits after it has printed
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (130, b"")

@@ -43,6 +43,10 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, given: Sequence[str]) -> argparse.Namespace:
         """The arguments, with options anywhere among them; unknown ones are refused."""
+        rest: list[str] | None = None
+        if self.get_default("rest") is not None and "--" in given:  # a command line of its own
+            at = list(given).index("--")
+            given, rest = given[:at], list(given[at + 1 :])
         self._has_negative_number_optionals.clear()  # -0 is an option, but -1 is a seq
         joined = list(self._joined(given))
         if "-h" in joined or "--help" in joined:
@@ -55,6 +59,8 @@ class Parser(argparse.ArgumentParser):
             found, unknown = self.parse_known_args(joined)
         if unknown:
             self.refuse(unknown[0])
+        if rest is not None:
+            found.rest = rest
         return found
 
     def _joined(self, given: Sequence[str]) -> Iterable[str]:

@@ -42,6 +42,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "info": "what a log is, has and keeps",
         "list": "the logs below a directory",
         "delete": "delete logs with their consumers",
+        "resize": "give a ring another size",
     },
     "events": {
         "append": "append events from arguments, lines, JSON or a file",
@@ -49,7 +50,19 @@ GROUPS: dict[str, dict[str, str]] = {
         "tail": "print the last events of a log",
         "follow": "print events as they are appended",
         "get": "print events by their seqs",
-        "consumer": "named readers: where they are, reset, delete, follow as one",
+        "tap": "run a program and append its output, line by line",
+        "merge": "print the events of many logs as one, by time",
+        "consumer": "named readers: where they are, reset, delete",
+    },
+    "files": {
+        "import": "append events from JSON, CSV, Arrow, Parquet, SQLite, kcat, Redis or logs",
+        "export": "write events to JSON, CSV, Arrow or Parquet files",
+        "backup": "copy a log while it is written to",
+    },
+    "health": {
+        "verify": "check every byte of logs",
+        "repair": "mend a damaged log, or make a mended copy",
+        "stats": "counts and sizes of logs",
     },
 }
 COMMANDS = {name: about for group in GROUPS.values() for name, about in group.items()}
