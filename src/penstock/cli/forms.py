@@ -172,7 +172,7 @@ class _CsvForm:
 
         self._out = out
         self._begun = False
-        self._rows = csv.writer(_CsvFile(out), lineterminator="\n")
+        self._rows = csv.writer(CsvFile(out), lineterminator="\n")
 
     def write(self, events: list[Any], source: str | None = None) -> None:
         from penstock.cli.when import iso
@@ -227,7 +227,7 @@ def _csv_headers(event: Any) -> str:
     return json.dumps(found, ensure_ascii=False) if found else ""
 
 
-class _CsvFile:
+class CsvFile:
     """A file for csv that passes text on as bytes."""
 
     def __init__(self, out: Out) -> None:

@@ -91,7 +91,7 @@ class Out:
         width = max(map(len, found), default=0) + 2
         for name, value in found.items():
             self.line(
-                f"{self.paint(name.replace('_', ' '), 'dim'):<{self.padded(width)}}{_shown(value)}"
+                f"{self.paint(name.replace('_', ' '), 'dim'):<{self.padded(width)}}{shown(value)}"
             )
 
     def padded(self, width: int) -> int:
@@ -106,8 +106,8 @@ class Out:
             return
         from penstock.cli.terminal import table_lines
 
-        shown = [[_shown(row.get(name)) for name in columns] for row in rows]
-        for line in table_lines(columns, shown, self):
+        cells = [[shown(row.get(name)) for name in columns] for row in rows]
+        for line in table_lines(columns, cells, self):
             self.line(line)
 
     def paint(self, text: str, how: str) -> str:
@@ -147,7 +147,7 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """A value for people."""
     if value is None or value == "":
         return "-"
@@ -160,7 +160,7 @@ def _shown(value: Any) -> str:
     if isinstance(value, bytes):
         value = value.decode("utf-8", "backslashreplace")
     if isinstance(value, (list, tuple, set)):
-        value = ", ".join(map(_shown, value)) or "-"
+        value = ", ".join(map(shown, value)) or "-"
     if isinstance(value, dict):
-        value = ", ".join(f"{name}={_shown(part)}" for name, part in value.items()) or "-"
+        value = ", ".join(f"{name}={shown(part)}" for name, part in value.items()) or "-"
     return outcome.one_line(str(value))

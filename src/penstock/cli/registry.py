@@ -52,6 +52,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "get": "print events by their seqs",
         "tap": "run a program and append its output, line by line",
         "merge": "print the events of many logs as one, by time",
+        "sql": "query logs with SQL",
         "consumer": "named readers: where they are, reset, delete",
     },
     "files": {
@@ -62,7 +63,16 @@ GROUPS: dict[str, dict[str, str]] = {
     "health": {
         "verify": "check every byte of logs",
         "repair": "mend a damaged log, or make a mended copy",
+        "dump": "the bytes of a log's files, explained",
         "stats": "counts and sizes of logs",
+        "top": "watch rates, sizes and lags of logs",
+        "doctor": "what is fine here, what is not, and what to do",
+        "bench": "how fast appends and reads are here",
+        "torture": "kill writers, fill and sync the disk here, and report",
+    },
+    "help": {
+        "cheat": "examples by task",
+        "completion": "completion for bash, zsh, fish or tcsh",
     },
 }
 COMMANDS = {name: about for group in GROUPS.values() for name, about in group.items()}

@@ -112,7 +112,7 @@ def _named(path: Path, number: int, rows: int | None) -> Path:
     return path if rows is None else path.with_name(f"{path.stem}-{number}{path.suffix}")
 
 
-class _Sink:
+class _FileOut:
     """What a form prints to, where that is a file."""
 
     def __init__(self, file: Any, out: Out) -> None:
@@ -145,7 +145,7 @@ def _write_lists(
         name = _named(path, len(done), rows)
         count = 0
         with _File(name, given.force) as file:
-            printer = form_of(how, _Sink(file, out))  # type: ignore[arg-type]
+            printer = form_of(how, _FileOut(file, out))  # type: ignore[arg-type]
             while rest is not None and (rows is None or count < rows):
                 some = rest if rows is None else rest[: rows - count]
                 printer.write(some)
