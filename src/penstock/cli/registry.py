@@ -42,6 +42,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "info": "what a log is, has and keeps",
         "list": "the logs below a directory",
         "delete": "delete logs with their consumers",
+        "configure": "change or show settings of a log",
         "resize": "give a ring another size",
     },
     "events": {
@@ -64,6 +65,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "verify": "check every byte of logs",
         "repair": "mend a damaged log, or make a mended copy",
         "dump": "the bytes of a log's files, explained",
+        "steward": "retain, trim, why, roll: what to keep, and what went",
         "stats": "counts and sizes of logs",
         "top": "watch rates, sizes and lags of logs",
         "doctor": "what is fine here, what is not, and what to do",
