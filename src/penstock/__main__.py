@@ -1,8 +1,6 @@
 """``python -m penstock`` is the command line."""
 
-import sys
-
-from penstock.cli import main
+from penstock.cli import script
 
 if __name__ == "__main__":
-    sys.exit(main())
+    script()

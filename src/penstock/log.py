@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, SupportsIndex, overload
 
 from penstock.arguments import check_progress
-from penstock.data.scan import BATCH_ROWS, Scan
 from penstock.errors import Busy, PenstockError, Usage, WrongType
 from penstock.event import ArrowData, Buffer, Event, Headers
 from penstock.handle.handle import Handle
@@ -22,6 +21,7 @@ from penstock.steward import Steward
 from penstock.system import files
 from penstock.system.needs import loading
 from penstock.times import Due, Span, Time
+from penstock.tunables import BATCH_ROWS
 
 if TYPE_CHECKING:
     import pyarrow
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.consumers.consumer import Consumer
     from penstock.consumers.listing import Consumers
     from penstock.consumers.reading import Start
+    from penstock.data.scan import Scan
     from penstock.reading.aio import AsyncReader
 
     T = TypeVar("T", default=Any)
@@ -193,6 +194,9 @@ class Log(Handle, Generic[T]):
             durable,
             limit=limit,
         )
+        with loading(self.path):
+            from penstock.data.scan import Scan
+
         return Scan(
             self,
             query,

@@ -22,15 +22,12 @@ from penstock.errors import AlreadyExists, Gone, NoSuchLog, Usage, WrongType
 from penstock.log import Log, T
 from penstock.report import Plan, Progress, Report
 from penstock.ring import file as ring_file
-from penstock.ring import repair as ring_mend
-from penstock.ring import verify as ring_check
 from penstock.ring.storage import RingStorage
 from penstock.segments import segment
-from penstock.segments.check.repair import repair as repair_segments
-from penstock.segments.check.verify import verify as verify_segments
 from penstock.segments.storage import SegmentStorage
 from penstock.settings import Options, Settings, WhenFull, parse_size
 from penstock.system import files
+from penstock.system.needs import loading
 from penstock.times import Span
 
 OPEN_TIMEOUT = 10.0
@@ -428,7 +425,13 @@ def verify(path: str | os.PathLike[str], *, progress: Progress | None = None) ->
     if there is None:
         raise _nothing_at(text)
     if not there:
-        return ring_check.verify(os.path.realpath(text), progress)
+        with loading(text):
+            from penstock.ring.verify import verify as verify_ring
+
+        return verify_ring(os.path.realpath(text), progress)
+    with loading(text):
+        from penstock.segments.check.verify import verify as verify_segments
+
     with closing(files.hold_dir(text)) as directory:
         return verify_segments(directory, progress=progress)
 
@@ -462,6 +465,12 @@ def repair(
     if there is None:
         raise _nothing_at(text)
     if not there:
-        return ring_mend.repair(os.path.realpath(text), target, in_place, progress)
+        with loading(text):
+            from penstock.ring.repair import repair as repair_ring
+
+        return repair_ring(os.path.realpath(text), target, in_place, progress)
+    with loading(text):
+        from penstock.segments.check.repair import repair as repair_segments
+
     with closing(files.hold_dir(text)) as directory:
         return repair_segments(directory, to=target, in_place=in_place, progress=progress)

@@ -38,3 +38,6 @@ CRC_LONG_BYTES = 1024
 CRC_SHORT_BYTES = 128
 RING_INDEX_SHARE = 128  # by default, one slot of a ring's index for this many bytes of the file
 CONSUMER_HEARTBEAT_NS = 1_000_000_000  # how often a consumer that waits says that it is alive
+
+# Rows of one batch of a scan, unless the caller says otherwise.
+BATCH_ROWS = 32_768

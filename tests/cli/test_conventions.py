@@ -205,5 +205,5 @@ def test_as_a_module_and_a_script() -> None:
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["scripts"] == {"penstock": "penstock.cli:main"}
+    assert project["scripts"] == {"penstock": "penstock.cli:script"}
     assert os.access(ROOT / "src" / "penstock" / "__main__.py", os.R_OK)

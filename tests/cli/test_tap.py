@@ -61,27 +61,31 @@ def test_a_child_that_goes_on(shell: Shell) -> None:
         assert log[1].value == b"1"
 
 
+WAITS = (
+    "import signal, sys, time\n"
+    "def end(*_):\n"
+    "    print('bye')\n"
+    "    sys.exit(3)\n"
+    "signal.signal(signal.SIGINT, end)\n"
+    "print('hi', flush=True)\n"
+    "while True:\n"
+    "    time.sleep(0.01)"
+)
+
+
 def test_ctrl_c_is_the_programs(shell: Shell) -> None:
     """A signal goes to the program; what it prints before it ends is recorded."""
     shell("create", "a")
     process = subprocess.Popen(
-        [
-            *COMMAND,
-            "tap",
-            "a",
-            "--",
-            "bash",
-            "-c",
-            "trap 'echo bye; exit 3' INT; echo hi; while :; do sleep 0.01; done",
-        ],
+        [*COMMAND, "tap", "a", "--", sys.executable, "-c", WAITS],
         stdout=subprocess.PIPE,
         env=real_environment(),
     )
     assert process.stdout is not None
     assert process.stdout.readline() == b"hi\n"
     process.send_signal(signal.SIGINT)
-    assert process.stdout.readline() == b"bye\n"
-    assert process.wait(60) == 3
+    out, _ = process.communicate(timeout=60)
+    assert (out, process.returncode) == (b"bye\n", 3)
     with penstock.open("a", "r") as log:
         assert [event.value for event in log] == [b"hi", b"bye"]
 

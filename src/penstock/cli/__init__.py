@@ -6,9 +6,31 @@ to start. What a command prints is a promise; docs/cli.md has it.
 
 from __future__ import annotations
 
+import os
 import sys
 
 import penstock
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+
+def script() -> NoReturn:
+    """What ``penstock`` and ``python -m penstock`` run: `main`, and the end of the process.
+
+    All logs are closed by then. Python would take some milliseconds more to take itself apart.
+    """
+    try:
+        code = main()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+    except KeyboardInterrupt:
+        code = 130
+    except (OSError, ValueError):
+        code = 8  # it was said already, if anybody can read it
+    os._exit(code)
 
 
 def main(arguments: list[str] | None = None) -> int:

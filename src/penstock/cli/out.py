@@ -6,9 +6,7 @@ Everything goes through here, so that a full disk, a closed pipe and a half writ
 from __future__ import annotations
 
 import errno
-import json
 import os
-import select
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -66,6 +64,8 @@ class Out:
 
     def value(self, what: Any) -> None:
         """Print one JSON value, on one line."""
+        import json
+
         self.line(json.dumps(what, ensure_ascii=False, default=_plain))
 
     def note(self, text: str) -> None:
@@ -126,6 +126,8 @@ def _write_all(stream: Any, data: bytes) -> None:
         except BlockingIOError as error:  # someone made the pipe non-blocking
             count = error.characters_written
             if not count:
+                import select
+
                 select.select([], [stream], [])
         left = left[len(left) if count is None else count :]
     stream.flush()

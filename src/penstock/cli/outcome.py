@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import sys
-import traceback
 from typing import Any
 
 from penstock import errors
@@ -41,6 +39,8 @@ def as_error(error: BaseException) -> PenstockError:
     if isinstance(error, MemoryError):
         return errors.Io("not enough memory", errno=errno.ENOMEM)
     if os.environ.get("PENSTOCK_TRACEBACK"):
+        import traceback
+
         traceback.print_exception(error)
     return errors.Internal(
         f"{type(error).__name__}: {error}; this is a bug in Penstock: set PENSTOCK_TRACEBACK=1 to "
@@ -104,6 +104,11 @@ def one_line(text: str) -> str:
 
 def say(what: str | dict[str, Any]) -> None:
     """Write one line to stderr; if nobody can read it, so be it."""
-    text = what if isinstance(what, str) else json.dumps(what, ensure_ascii=True)
+    if isinstance(what, str):
+        text = what
+    else:
+        import json
+
+        text = json.dumps(what, ensure_ascii=True)
     with contextlib.suppress(OSError, ValueError, AttributeError, UnicodeEncodeError):
         print(text.encode("utf-8", "backslashreplace").decode(), file=sys.stderr, flush=True)

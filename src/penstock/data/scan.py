@@ -22,6 +22,7 @@ from penstock.reader import Query, bounds
 from penstock.system.needs import needed
 from penstock.system.needs import pyarrow as _pyarrow
 from penstock.system.parallel import Unwanted, in_order
+from penstock.tunables import BATCH_ROWS
 
 if TYPE_CHECKING:
     import pandas
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from penstock.log import Log
 
 DEFAULT_COLUMNS = tuple(name for name in COLUMNS if name != "append_time")
-BATCH_ROWS = 32_768
 BATCH_BYTES = 8 << 20
 TABLE_SIZE = (
     1 << 18,

@@ -25,14 +25,13 @@ from penstock.ring.file import Header, map_ring
 from penstock.ring.holds import Holds, new_hold
 from penstock.ring.named import NamedFile
 from penstock.ring.producers import Follower, FrameAt
-from penstock.ring.repair import repair
-from penstock.ring.verify import verify
 from penstock.settings import Settings
 from penstock.stats import Stock
 from penstock.steward.plan import Retention, Why
 from penstock.system import files
 from penstock.system.directory import Name
 from penstock.system.messages import logger
+from penstock.system.needs import loading
 
 if TYPE_CHECKING:
     from penstock.handle.handle import Handle
@@ -382,10 +381,16 @@ class RingStorage:
         return finding.take_stock(handle, self)
 
     def verify(self, progress: Progress | None) -> Report:
+        with loading(self.path):
+            from penstock.ring.verify import verify
+
         return verify(self.file.held, progress)
 
     def repair(self, to: str | None, progress: Progress | None) -> Plan:
         """Plan a repair; with ``to``, write a repaired copy there."""
+        with loading(self.path):
+            from penstock.ring.repair import repair
+
         return repair(self.file.held, to, False, progress)
 
     def backup(self, handle: Handle, target: str, progress: Progress | None) -> int:

@@ -7,7 +7,6 @@ when the copy began. The copy is built under a temporary name and renamed when i
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -68,6 +67,8 @@ def new_directory(target: str, mode: int, fill: Callable[[str], T]) -> T:
         _sync_directory(parent)
     except BaseException:
         if begun.here:
+            import shutil
+
             shutil.rmtree(partial, ignore_errors=True)
         raise
     return filled

@@ -21,8 +21,6 @@ from penstock.layout import SegmentPosition
 from penstock.report import Plan, Progress, Report
 from penstock.segments import ending, finding, opening, segment, state, syncing, writing
 from penstock.segments.backup import backup
-from penstock.segments.check.repair import repair
-from penstock.segments.check.verify import verify
 from penstock.segments.ending import Active
 from penstock.segments.load import Private
 from penstock.segments.producers import Follower
@@ -38,6 +36,7 @@ from penstock.steward.slack import give_back_alone
 from penstock.system import files
 from penstock.system.directory import Directory
 from penstock.system.forks import Begun
+from penstock.system.needs import loading
 
 if TYPE_CHECKING:
     from penstock.handle.handle import Handle
@@ -351,9 +350,15 @@ class SegmentStorage:
         return finding.take_stock(self.store, handle, self.budget)
 
     def verify(self, progress: Progress | None) -> Report:
+        with loading(self.directory.path):
+            from penstock.segments.check.verify import verify
+
         return verify(self.directory, progress=progress)
 
     def repair(self, to: str | None, progress: Progress | None) -> Plan:
+        with loading(self.directory.path):
+            from penstock.segments.check.repair import repair
+
         return repair(self.directory, to=to, progress=progress)
 
     def backup(self, handle: Handle, target: str, progress: Progress | None) -> int:

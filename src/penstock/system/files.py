@@ -7,15 +7,12 @@ mapped memory.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import os
 import re
-import shutil
 import stat
 import time
-from urllib.parse import unquote_to_bytes
 
 from penstock import _core
 from penstock import layout as L
@@ -120,6 +117,8 @@ def _from_url(text: str, what: str) -> str:
         if host.lower() not in ("", "localhost") or not slash:
             raise Usage(f"{what} {text!r}: must be on this host, got {host!r}")
         rest = f"/{below}"
+    with _doing("reading", text):
+        from urllib.parse import unquote_to_bytes
     try:
         return os.fsdecode(unquote_to_bytes(os.fsencode(rest)))
     except UnicodeEncodeError as error:
@@ -294,6 +293,8 @@ def _rename_with(
     flags: int, source: tuple[str, Anchor | Anywhere], target: tuple[str, Anchor | Anywhere]
 ) -> None:
     """renameat2(2), which Python does not offer."""
+    import ctypes  # few opens rename anything, and this takes as long as the rest of one
+
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "renameat2"):
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -365,7 +366,8 @@ def keep_as(path: str, kept: str) -> None:
                 open(os.open(old, os.O_RDONLY, dir_fd=old_at.fd), "rb") as original,
                 open(os.open(partial, flags, 0o600, dir_fd=new_at.fd), "wb") as copy,
             ):
-                shutil.copyfileobj(original, copy)
+                while part := original.read(1 << 20):
+                    copy.write(part)
                 copy.flush()
                 os.fsync(copy.fileno())
             os.rename(partial, new, src_dir_fd=new_at.fd, dst_dir_fd=new_at.fd)
@@ -389,6 +391,8 @@ def remove_tree(path: str) -> None:
         except (FileNotFoundError, NotADirectoryError):
             return
         if stat.S_ISDIR(found.st_mode):
+            import shutil
+
             shutil.rmtree(name, dir_fd=at.fd)
         else:
             os.unlink(name, dir_fd=at.fd)
