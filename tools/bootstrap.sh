@@ -5,7 +5,8 @@
 #   2. If there is none and we are root on Debian, install what is missing and search again.
 #   3. Make .venv from it (again if it is broken or was made for another directory).
 #   4. Install the `dev` group of pyproject.toml. The Makefile installs the package itself.
-#   5. Make sure that there is a Java for Spark, or say what is missing; all else works without.
+#   5. Make sure that there is a Java for Spark, and a tmux for tests of the command line, or say
+#      what is missing; all else works without.
 #
 # PYTHON=/path/to/python chooses the interpreter.
 set -euo pipefail
@@ -93,5 +94,9 @@ if ! has_java && ! { install_packages openjdk-17-jre-headless && has_java; } \
     && ! { install_packages openjdk-21-jre-headless && has_java; }; then
     say "There is no Java 17 or newer, which Spark needs: install one (Debian, Ubuntu: apt-get" \
         "install openjdk-17-jre-headless); until then all that needs Spark is skipped." >&2
+fi
+if ! command -v tmux >/dev/null && ! { install_packages tmux && command -v tmux >/dev/null; }; then
+    say "There is no tmux, in which the command line is tested (Debian, Ubuntu: apt-get install tmux);" \
+        "until then the tests that need a terminal are skipped." >&2
 fi
 printf '%s\n' "$PWD" >.venv/.tools

@@ -94,15 +94,25 @@ class _Tap:
         end = os.pidfd_open(process.pid)
         with selectors.DefaultSelector() as selector, ExitStack() as stack:
             stack.callback(os.close, end)
+            woken, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+            stack.callback(os.close, woken)
+            stack.callback(os.close, wakes)
+            _wake_on_signals(
+                stack, wakes
+            )  # else one that comes just before the wait would wait, too
+            selector.register(woken, selectors.EVENT_READ, "signal")
             for name, pipe in (("stdout", process.stdout), ("stderr", process.stderr)):
                 os.set_blocking(pipe.fileno(), False)
                 selector.register(pipe, selectors.EVENT_READ, name)
             selector.register(end, selectors.EVENT_READ, "end")
-            while len(selector.get_map()) > 1:
+            while len(selector.get_map()) > 2:
                 ready = selector.select()
                 some = False
                 for key, _ in ready:
-                    if key.data != "end":
+                    if key.data == "signal":
+                        os.read(woken, READ_BYTES)
+                        some = True
+                    elif key.data != "end":
                         some = self._take(key, selector) or some
                 if not some and any(key.data == "end" for key, _ in ready):
                     return
@@ -161,6 +171,15 @@ def _pass_on(stack: ExitStack, number: int, process: subprocess.Popen[bytes]) ->
     except ValueError:  # not the main thread
         return
     stack.callback(signal.signal, number, before)
+
+
+def _wake_on_signals(stack: ExitStack, fd: int) -> None:
+    """Have a signal write to a pipe, which ends a wait."""
+    try:
+        before = signal.set_wakeup_fd(fd, warn_on_full_buffer=False)
+    except ValueError:  # not the main thread
+        return
+    stack.callback(signal.set_wakeup_fd, before)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
