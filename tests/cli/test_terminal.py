@@ -27,6 +27,7 @@ class Screen:
 
     def __init__(self, socket: Path, width: int) -> None:
         self.width = width
+        self.count = 0  # of commands
         self._tmux = ["tmux", "-S", str(socket), "-f", "/dev/null"]
         environment = real_environment(PS1="$ ", TERM="xterm-256color", LC_ALL="C.UTF-8")
         subprocess.run(
@@ -43,7 +44,9 @@ class Screen:
             env=environment,
             check=True,
         )
-        self.shows("$")  # what is typed before bash reads would be lost
+        end = time.monotonic() + SECONDS
+        while not self.shows():  # what is typed before bash reads would be lost
+            assert time.monotonic() < end, "bash does not start"
 
     def type(self, text: str) -> None:
         """Type text, and Enter."""
@@ -55,7 +58,13 @@ class Screen:
 
     def penstock(self, words: str) -> None:
         """Run a command, and say when it has ended."""
-        self.type(f"clear; {shlex.quote(sys.executable)} -m penstock {words}; echo end-$?")
+        self.count += 1
+        run = f"{shlex.quote(sys.executable)} -m penstock {words}"
+        self.type(f"clear; {run}; echo end{self.count}-$?")
+
+    def ended(self, code: int, colours: bool = False) -> list[str]:
+        """The lines of the screen, once the command has ended with that exit code."""
+        return self.shows(f"end{self.count}-{code}", colours=colours)
 
     def shows(self, *wanted: str, colours: bool = False) -> list[str]:
         """The lines of the screen, once all of these are on it."""
@@ -88,31 +97,31 @@ def test_tables_and_colours(screen: Screen) -> None:
     """Tables fit the terminal, what is cut says so, and there are colours."""
     width = screen.width
     screen.penstock("consumer list orders")
-    lines = screen.shows("end-0")
+    lines = screen.ended(0)
     row = next(line for line in lines if line.startswith("billing"))
     assert len(row) <= width and row.endswith("…") == (width == 80)
     screen.penstock("list .")
-    lines = screen.shows("end-0")
+    lines = screen.ended(0)
     assert any(line.split()[:4] == ["orders", "segments", "1", "3"] for line in lines)
     screen.penstock("cat orders --utc --one")
-    text = "\n".join(screen.shows("end-0", colours=True))
+    text = "\n".join(screen.ended(0, colours=True))
     assert "36m1970-01-01T00:00:00.000000000Z" in text
 
 
 def test_errors_and_questions(screen: Screen) -> None:
     """An error is one sentence, not JSON; deleting asks, and no means no."""
     screen.penstock("cat none")
-    text = " ".join(screen.shows("end-3"))
+    text = " ".join(screen.ended(3))
     assert "penstock cat: " in text and "there is no log here" in text and "{" not in text
     screen.penstock("delete orders")
     screen.shows("[y/N]")
     screen.type("n")
-    screen.shows("end-2")
+    screen.ended(2)
     assert penstock.exists("orders")
     screen.penstock("delete orders")
     screen.shows("[y/N]")
     screen.type("y")
-    screen.shows("end-0")
+    screen.ended(0)
     assert not penstock.exists("orders")
 
 
@@ -125,7 +134,7 @@ def test_live(screen: Screen) -> None:
         lines = screen.shows(" yes ")
         assert sum("last seq" in line for line in lines) == 1
         screen.press("C-c")
-        screen.shows("end-130")
+        screen.ended(130)
         screen.penstock("follow orders --where 'data.total > 4'")
         screen.type("")  # it has begun, or will find the event by its place
         for total in range(5, 200):
@@ -138,4 +147,4 @@ def test_live(screen: Screen) -> None:
                 break
         screen.shows("seen")
         screen.press("C-c")
-        screen.shows("end-130")
+        screen.ended(130)
