@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -32,3 +35,24 @@ def test_every_exit_code_is_documented() -> None:
                 assert re.search(rf"^ *{found.exit_code} .*`{kind}`", codes, re.MULTILINE), name
     for code in (outcome.SKIPPED, outcome.TIMEOUT, outcome.INTERRUPTED, outcome.BROKEN_PIPE):
         assert re.search(rf"^ *{code} ", codes, re.MULTILINE)
+
+
+def test_the_transcript_of_the_readme(tmp_path: Path) -> None:
+    """The commands in README print what it shows."""
+    (block,) = re.findall(r"```console\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    script = tmp_path / "bin" / "penstock"
+    script.parent.mkdir()
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} -m penstock "$@"\n')
+    script.chmod(0o755)
+    lines = block.splitlines()
+    commands = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+    done = subprocess.run(
+        ["bash", "-ec", "\n".join(commands)],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{script.parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [line for line in lines if not line.startswith("$ ")]

@@ -6,7 +6,7 @@ import datetime as dt
 import re
 
 from penstock.errors import Usage
-from penstock.times import Ns, to_ns
+from penstock.times import NS_MAX, Ns, to_ns
 
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)?")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
@@ -28,7 +28,9 @@ def moment(text: str, what: str) -> Ns:
             and whole.isdigit()
             and (not part or (part.isascii() and part.isdigit()))
         ):
-            return to_ns(Ns(int(whole) * 1_000_000_000 + int(part[:9].ljust(9, "0"))), what)
+            ns = int(whole) * 1_000_000_000 + int(part[:9].ljust(9, "0"))
+            if ns <= NS_MAX:
+                return Ns(ns)
     try:
         return to_ns(text, what)
     except Usage as error:

@@ -15,6 +15,8 @@ from penstock.cli.paths import HOME
 from penstock.cli.registry import Example
 from penstock.cli.terminal import size_text
 from penstock.cli.when import span, whole
+from penstock.errors import TooLarge
+from penstock.layout import VALUE_BYTES_MAX
 
 ABOUT = """\
 Measure how fast appends and reads are in a directory, with a log that is deleted afterwards. These
@@ -34,6 +36,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace, out: Out) -> None:
     size = whole(given.size, "--size")
+    if size > VALUE_BYTES_MAX:
+        raise TooLarge(f"--size must be at most {VALUE_BYTES_MAX}, got {size}")
     seconds = span(given.seconds, "--seconds")
     folder = given.directory or os.environ.get(HOME) or "."
     value = os.urandom(size)
