@@ -56,7 +56,11 @@ class Out:
         if sys.stdout is None:
             raise Io("standard output is closed", errno=errno.EBADF, filename="stdout")
         try:
-            _write_all(sys.stdout.buffer, data)
+            if hasattr(sys.stdout, "buffer"):
+                _write_all(sys.stdout.buffer, data)
+            else:  # a notebook, or whatever else has only text
+                sys.stdout.write(data.decode("utf-8", "replace"))
+                sys.stdout.flush()
         except OSError as error:
             if error.filename is None:
                 error.filename = "standard output"
