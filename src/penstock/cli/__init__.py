@@ -6,6 +6,7 @@ to start. What a command prints is a promise; docs/cli.md has it.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -21,6 +22,7 @@ def script() -> NoReturn:
 
     All logs are closed by then. Python would take some milliseconds more to take itself apart.
     """
+    gc.set_threshold(50_000)  # modules are many objects and no garbage
     try:
         code = main()
         for stream in (sys.stdout, sys.stderr):
