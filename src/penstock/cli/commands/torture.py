@@ -49,7 +49,7 @@ def run(given: argparse.Namespace, out: Out) -> int | None:
     if not os.path.isdir(given.directory):
         raise NoSuchLog(f"{given.directory}: there is no such directory", filename=given.directory)
     seconds = span(given.how_long, "--for")
-    seed = random.randrange(1 << 32) if given.seed is None else whole(given.seed, "--seed")
+    seed = random.getrandbits(32) if given.seed is None else whole(given.seed, "--seed")
     began = dt.datetime.now(dt.UTC)
     scratch = tempfile.mkdtemp(prefix=".penstock-torture-", dir=given.directory)
     found: list[dict[str, Any]] = []
