@@ -273,6 +273,8 @@ class SegmentMap:
     base_seq: int
     number: int
     generation: int
+    compacted: bool
+    merged: int
     data_offset: int
     data_end: int
     frames_end: int
@@ -326,6 +328,7 @@ class SegmentMap:
         write_index: bool = False,
     ) -> tuple[Walked, int, int]: ...
     def end_of_frames(self, log: LogCore) -> int: ...
+    def count_events(self, start: int, limit: int, stop: int) -> int: ...
     def topics(self, start: int, limit: int) -> set[bytes]: ...
     def rules_out(
         self,
@@ -838,6 +841,53 @@ def stage_frames(given: Given, seq: int, before: int, digest: int) -> tuple[byte
 def adopt_frames(
     m: SegmentMap, end: int, count: int, digest: int, append_ns: int, lead: bool, path: str
 ) -> Walked: ...
+
+class KeySurvey:
+    settings_at: int
+    producer_at: int
+    events: int
+    nbytes: int
+    spilled: int
+    def __init__(
+        self,
+        memory: int,
+        bits: Any,
+        secret: bytes,
+        spill: Callable[[int, bytes], None],
+        *,
+        versions: int = 1,
+        now_ns: int = 0,
+        ttl_ns: int = 0,
+        grace_ns: int = 0,
+        first_seq: int = 0,
+        drop_keyless: bool = False,
+    ) -> None: ...
+    def begin(self, depth: int, spill: Callable[[int, bytes], None]) -> None: ...
+    def empty(self) -> None: ...
+    def take(
+        self, m: SegmentMap, last_frame: int, end: int, first_bit: int, stays: bool = False
+    ) -> None: ...
+    def take_records(self, data: bytes) -> None: ...
+
+class LiveFrames:
+    out_at: int
+    out_last: int
+    events: int
+    nbytes: int
+    dead: int
+    dead_bytes: int
+    def __init__(
+        self,
+        m: SegmentMap,
+        end: int,
+        bits: Any = None,
+        first_bit: int = 0,
+        key: bytes | None = None,
+        out_at: int = 0,
+        out_last: int = 0,
+    ) -> None: ...
+    def measure(self, check: bool = False) -> Self: ...
+    def run(self) -> bytes | tuple[bytes, int, int]: ...
 
 class FrameScan:
     limit: int

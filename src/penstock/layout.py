@@ -281,7 +281,9 @@ HEADER_VERSION = HEADER.u32("version", "of this format")
 HEADER_BYTE_ORDER = HEADER.u32("byte_order", "0x01020304")
 HEADER_UUID = HEADER.raw("uuid", 16, "of the log; random")
 HEADER_BASE_SEQ = HEADER.u64("base_seq", "first seq that the segment covers; also its name")
-HEADER_NUMBER = HEADER.u32("number", "1 for the first segment of the log, then by ones")
+HEADER_NUMBER = HEADER.u32(
+    "number", "1 for the first segment of the log, then by ones; of merged ones the last one's"
+)
 HEADER_GENERATION = HEADER.u32("generation", "0; compaction writes a higher one of the same range")
 HEADER_CREATED_NS = HEADER.u64("created_ns", "when the header was written")
 HEADER_SEGMENT_BYTES = HEADER.u64("segment_bytes", "size of the file once sealed")
@@ -295,7 +297,11 @@ HEADER_PRIOR_APPEND_NS = HEADER.u64(
 HEADER_PRIOR_EVENT_MAX_NS = HEADER.u64(
     "prior_event_max_ns", "greatest event time before this segment"
 )
-HEADER_FLAGS = HEADER.u32("flags", "bit 0: event times never went back before this segment")
+HEADER_FLAGS = HEADER.u32(
+    "flags",
+    "bit 0: event times never went back before this segment; 1: events were taken out of it; "
+    "8 to 31: how many segments before it were merged into it",
+)
 HEADER_SETTINGS_LEN = HEADER.u32("settings_len", "bytes of the settings")
 HEADER_PRODUCERS_OFFSET = HEADER.u64(
     "producers_offset", "where the table of producers begins, after the index; 0: none"
@@ -308,6 +314,9 @@ HEADER_SETTINGS = HEADER.rest("settings", "the log's settings as JSON at the sta
 HEADER_CRC = HEADER.crc(PAGE, "of the page up to here")
 
 HEADER_FLAG_MONOTONE = 1  # event times never went back in the log before this segment
+HEADER_FLAG_COMPACTED = 2  # events were taken out of it, so that seqs are missing
+HEADER_FLAG_MERGED_SHIFT = 8  # from here on: how many segments before it were merged into it
+HEADER_FLAG_MERGED_MAX = (1 << 24) - 1
 
 # One entry of the table of producers.
 
@@ -397,7 +406,8 @@ FOOTER_LOG_EVENT_MAX_NS = FOOTER.u64(
     "log_event_max_ns", "greatest event time in the log up to the end of the segment"
 )
 FOOTER_SEALED_NS = FOOTER.u64(
-    "sealed_ns", "append_ns of the roll frame; if repair made the segment, the time of that"
+    "sealed_ns",
+    "append_ns of the roll frame; if repair or compaction made the segment, the time of that",
 )
 FOOTER_INDEX_COUNT = FOOTER.u32("index_count", "entries of the index, the last block's included")
 FOOTER_INDEX_CRC = FOOTER.u32("index_crc", "of those entries")
@@ -529,6 +539,7 @@ C_ROLLS = CONTROL.u64("rolls", "counter")
 C_ALLOCATIONS = CONTROL.u64("allocations", "counter")
 C_SYNCS = CONTROL.u64("syncs", "counter")
 C_LOST = CONTROL.u64("lost", "of a ring: bytes of damaged frames that the tail has passed")
+C_REWRITES = CONTROL.u64("rewrites", "segments that were replaced: counter; handles drop old maps")
 CONTROL.align(CACHE_LINE)
 C_ROOM_NOTIFY = CONTROL.u32(
     "room_notify", "of a ring: futex word that writers sleep on; counts how often readers made room"

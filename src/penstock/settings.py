@@ -102,6 +102,9 @@ class Settings:
         If background work fails this often in a row, appends raise `Backpressure`; 0: no limit.
     first_seq : int
         Set by retention and trims only: events before it are gone, even if a file still has them.
+    holes : bool
+        Set by compaction and erasures only: seqs between events may be missing, so that counting
+        events takes a look at every segment.
     """
 
     segment_size: int = layout.SEGMENT_BYTES_DEFAULT
@@ -120,6 +123,7 @@ class Settings:
     max_unsealed: int = 500
     max_failures: int = 100
     first_seq: int = 0
+    holes: bool = False
 
     def __post_init__(self) -> None:
         for name in ("segment_size", "file_mode", *_COUNTS):
@@ -153,6 +157,8 @@ class Settings:
         if not 0 <= share <= 1:
             raise Usage(f"prepare_at must be a number from 0 to 1, got {share!r}")
         _check_names(self.keep_until_consumed)
+        if not isinstance(self.holes, bool):
+            raise WrongType(f"holes must be True or False, got {type(self.holes).__name__}")
 
     @property
     def dir_mode(self) -> int:
@@ -218,7 +224,7 @@ _SPANS = ("ttl", "keep_seconds", "consumer_ttl")
 _SIZES = ("segment_size", "keep_bytes", "max_lag", "max_bytes")
 _COUNTS = (*_SIZES[1:], "keep_segments", "max_unsealed", "max_failures", "first_seq")
 SEGMENTS_ONLY = frozenset(  # settings that a ring cannot have
-    {*_COUNTS, "keep_seconds", "keep_until_consumed", "consumer_ttl", "prepare_at"}
+    {*_COUNTS, "keep_seconds", "keep_until_consumed", "consumer_ttl", "prepare_at", "holes"}
 )
 _DEFAULTS = {f.name: f.default for f in fields(Settings)}
 

@@ -33,6 +33,10 @@ ELSEWHERE = {
     *("consumer.made", "consumer.named", "consumer.deleted"),  # tests/consumers/test_kills.py
     *("consumer.fields", "consumer.summed", "consumer.stored"),
     *("consumer.appended", "consumer.saved", "consumer.tracked"),
+    # tests/steward/test_compaction_deaths.py
+    *("compact.surveyed", "compact.copied", "compact.written", "compact.noted"),
+    *("compact.renamed", "compact.named", "compact.removed"),
+    *("erase.kept", "erase.zeroed", "erase.deleted"),
     # tests/process/test_many_logs.py
     *("delete.locked", "delete.renamed", "delete.emptied", "delete.ring"),
 }

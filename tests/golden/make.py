@@ -2,6 +2,7 @@
 
     .venv/bin/python -m tests.golden.make all       v<N>: every kind of frame, values of bytes
     .venv/bin/python -m tests.golden.make data      v<N>-data: a log of JSON, other codecs, tags
+    .venv/bin/python -m tests.golden.make compacted v<N>-compacted: compacted and merged segments
     .venv/bin/python -m tests.golden.make ring      ring-v<N>: a ring that has gone round
     .venv/bin/python -m tests.golden.make consumers  consumers-v<N>: consumers of the golden log
 
@@ -27,7 +28,7 @@ from penstock import layout as L
 from penstock.times import NS_MAX, Ns
 
 HERE = Path(__file__).parent
-KINDS = ("all", "data", "ring")
+KINDS = ("all", "data", "compacted", "ring")
 
 
 def fill(path: Path) -> None:
@@ -74,6 +75,30 @@ def fill_data(path: Path) -> None:
         log.configure(segment_size="96KiB")
         log.steward.roll()
         log.append([{"last": 1}])
+
+
+def fill_compacted(path: Path) -> None:
+    """Segments that were compacted and merged, and one that an erasure rewrote."""
+    with penstock.open(path, segment_size="64KiB") as log:
+        for i in range(300):
+            log.append(b"%d" % i * (i % 90), key=b"k%d" % (i % 40), topic=f"t{i % 3}")
+            if i % 75 == 74:
+                log.steward.roll()
+        log.append(b"of a producer", producer=("sensor-7", 1), key=b"k1")
+        log.configure(segment_size="128KiB")
+        log.append(b"l" * 40_000, key=b"long")
+        log.steward.roll()
+        log.steward.compact()
+        log.extend([b"a", b"b"], key=b"gone")
+        log.append(None, key=b"gone")
+        log.append(b"x" * 40_000)
+        log.steward.roll()
+        log.steward.compact(grace=0)
+        log.append(b"r" * 90_000, key=b"rest")
+        log.append(b"erased", key=b"k7")
+        log.steward.roll()
+        log.steward.erase(b"k7")
+        log.append(b"active", key=b"k1")
 
 
 def fill_ring(path: Path) -> None:
@@ -131,10 +156,13 @@ def make(what: str, target: Path) -> str:
     """Make the golden log of that kind in a directory; returns its name."""
     of_data, of_ring = what == "data", what == "ring"
     version = L.RING_VERSION if of_ring else L.FORMAT_VERSION
-    name = f"ring-v{version}" if of_ring else f"v{version}-data" if of_data else f"v{version}"
+    name = (
+        f"ring-v{version}" if of_ring else f"v{version}" if what == "all" else f"v{version}-{what}"
+    )
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch, "log.ring" if of_ring else "log")
-        (fill_ring if of_ring else fill_data if of_data else fill)(path)
+        fills = {"ring": fill_ring, "data": fill_data, "compacted": fill_compacted, "all": fill}
+        fills[what](path)
         names = [path] if of_ring else sorted(path.glob("*.seg"))
         with penstock.open(path, mode="r") as log:
             events = contents(log)

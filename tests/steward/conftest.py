@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.fixtures import _zygote, crew
+
+__all__ = ["_zygote", "crew"]
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:

@@ -207,6 +207,16 @@ def live(place: Path) -> dict[str, Callable[[], Any]]:
         scan.run()
         return scan
 
+    def survey() -> Any:
+        m = log()._active_map
+        found = _core.KeySurvey(1 << 20, bytearray(1 << 16), b"s" * 16, print)
+        found.take(m, 0, m.data_offset, 0)
+        return found
+
+    def living() -> Any:
+        m = log()._active_map
+        return _core.LiveFrames(m, m.data_offset, key=b"k", out_at=m.data_offset)
+
     writers: list[Any] = []
 
     def kept() -> Any:
@@ -246,6 +256,8 @@ def live(place: Path) -> dict[str, Callable[[], Any]]:
         "Finder": core.Finder,
         "FrameScan": frames,
         "FrameScan, fresh": lambda: _core.FrameScan(4096, 1, 65536),
+        "KeySurvey": survey,
+        "LiveFrames": living,
         "Walked": _core.Walked,
         "StagedFrames": staged,
         "Gathered": lambda: next(gathering()),

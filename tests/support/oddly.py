@@ -140,6 +140,7 @@ def _one_of(*words: str) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, str) and value in words
 
 
+ENDLESS = ("from_json", "close", "run")  # not called here: the last one never returns
 FLAGS = frozenset(
     (
         "durable",
@@ -233,6 +234,11 @@ MAY_BE: dict[str, Callable[[Any], bool]] = {
     "max_maps": _none_or(lambda v: _is_number(v) and operator.index(v) > 0),
     "other": _is_flag,
     "what": _is_seq,
+    "versions": lambda v: _is_number(v) and 0 < operator.index(v) < 1 << 16,
+    "grace": lambda v: v is not None and _is_timeout(v),
+    "keyless": _one_of("keep", "drop"),
+    "memory": _is_number,
+    "Steward.erase(key)": _is_bytes,
 }
 
 
@@ -261,6 +267,7 @@ def targets(log: Any, place: Path) -> Iterator[tuple[str, Callable[..., Any], di
         "position": lambda: 1,
         "out": lambda: log,
         "connection": lambda: sqlite3.connect(":memory:"),
+        "key": lambda: b"no event has this key",
     }
     hosts: dict[str, Callable[[], Any]] = {
         "Log": lambda: log,
@@ -281,11 +288,7 @@ def targets(log: Any, place: Path) -> Iterator[tuple[str, Callable[..., Any], di
         if name not in hosts:
             continue
         for member in [m for m in dir(found) if not m.startswith("_")]:
-            if callable(getattr(found, member, None)) and member not in (
-                "from_json",
-                "close",
-                "run",
-            ):
+            if callable(getattr(found, member, None)) and member not in ENDLESS:
 
                 def call(*a: Any, _n: str = name, _m: str = member, **k: Any) -> Any:
                     return getattr(hosts[_n](), _m)(*a, **k)
@@ -449,6 +452,10 @@ class Trial:
                 self.acknowledged += len(result)
             elif name in ("Log.append", "Log.aappend", "Entry to append") and result > before:
                 self.acknowledged += 1
+            if name == "Steward.trim":
+                self.expiring = self.acknowledged  # all may be gone
+            elif name in ("Steward.compact", "Steward.erase"):
+                self.expiring += result.dead if name == "Steward.compact" else result.events
             if parameter == "ttl":
                 self.expiring += self.log.last_seq - before
             self._restore_settings()
@@ -459,7 +466,7 @@ class Trial:
     def _restore_settings(self) -> None:
         """Undo what a call has configured, so that no event goes."""
         now = self.log.settings
-        names = [f.name for f in dataclasses.fields(now) if f.name != "first_seq"]
+        names = [f.name for f in dataclasses.fields(now) if f.name not in ("first_seq", "holes")]
         old = {n: getattr(self.settings, n) for n in names}
         changed = {n: value for n, value in old.items() if value != getattr(now, n)}
         if changed:
@@ -506,7 +513,7 @@ class Trial:
         self.log.close()
         reader.close()
         for host in (self.log, reader, Steward(self.log)):
-            for member in [m for m in dir(host) if not m.startswith("_") and m != "close"]:
+            for member in [m for m in dir(host) if not m.startswith("_") and m not in ENDLESS]:
                 function = getattr(type(host), member, None)
                 if not callable(function):
                     continue

@@ -58,7 +58,8 @@ def measure(log: Log[Any], at: int, wants: Filter) -> Lag:
     block = log._storage.block_start(log, at)
     if block < at:  # which the first span counts from
         nbytes -= _core.count_events(reader_of(log, block, wants, stop=at))[1]
-    return Lag(end - at, nbytes, _age(oldest.append_ns))
+    events = log._storage.events_between(log, at, end)
+    return Lag(events, nbytes, _age(oldest.append_ns))
 
 
 def _age(ns: int) -> float:

@@ -120,6 +120,33 @@ cdef extern from "filter.h" nogil:
     bint psk_filter_is_good(
         const char *page, const char *uuid, uint64_t base_seq, uint32_t generation, uint32_t number, uint32_t pages)
 
+cdef extern from "compact.h" nogil:
+    enum:
+        PSK_SPILL_PARTS
+        PSK_SPILL_ROOM
+    const uint64_t PSK_COUNT_MASK
+    const uint64_t PSK_ENDS_KEY
+    const uint64_t PSK_STAYS
+    ctypedef struct psk_slot:
+        uint64_t hash
+    ctypedef struct psk_record:
+        uint64_t hash
+        uint64_t rest
+        uint64_t where
+    ctypedef struct psk_survey:
+        psk_slot *slots
+        uint64_t count, used, slots_max, versions, spilled, bits_count
+        int depth, full, crowded
+        unsigned char *bits
+        psk_record *buffers
+        uint32_t *filled
+    void psk_secret_hash(const uint64_t *secret, const char *p, size_t n, uint64_t *hash, uint64_t *rest)
+    psk_slot *psk_survey_slot(const psk_survey *s, uint64_t hash)
+    bint psk_survey_room(psk_survey *s, uint64_t more)
+    void psk_survey_mark(psk_survey *s, uint64_t where, bint lives)
+    uint64_t psk_next_bit(const unsigned char *bits, uint64_t bit, uint64_t end)
+    void psk_survey_take(psk_survey *s, const psk_record *r)
+
 cdef extern from "native.h" nogil:
     const int PSK_IS_POLLING
     enum:
@@ -464,6 +491,7 @@ include "segments/verify.pxi"
 include "ring/verify.pxi"
 include "arrow/columns.pxi"
 include "arrow/rows.pxi"
+include "segments/compact.pxi"
 include "values/json.pxi"
 include "values/lines.pxi"
 include "values/lite3.pxi"

@@ -18,6 +18,7 @@ from penstock.handle.producers import Table
 from penstock.report import Plan, Progress, Report
 from penstock.settings import Settings
 from penstock.stats import Stock
+from penstock.steward.compact_report import CompactionReport, CompactRequest, ErasureReport
 from penstock.steward.plan import Retention, Why
 from penstock.system.directory import Directory, Name
 
@@ -251,7 +252,10 @@ class Finding(Protocol):
         """Seq of the oldest event and the next seq, both at one moment."""
 
     def count(self, handle: Handle) -> int:
-        """The number of events, or a little more if seqs are missing."""
+        """The number of events, or a little more if a repair left some out."""
+
+    def events_between(self, handle: Handle, start: int, stop: int) -> int:
+        """How many events have seqs from ``start`` to before ``stop``, in the same sense."""
 
     def why_missing(self, seq: int) -> PenstockError | None:
         """The error for a seq in the log's range whose file is missing."""
@@ -323,3 +327,16 @@ class Storage(Opening, Writing, Finding, Protocol):
 
     def why(self, handle: Handle, seq: int) -> Why:
         """Why an event is there, or is not."""
+
+    def compact(self, handle: Handle, request: CompactRequest) -> CompactionReport:
+        """Remove events that are dead."""
+
+    def erase(
+        self,
+        handle: Handle,
+        key: bytes,
+        dry_run: bool,
+        timeout: float | None,
+        progress: Progress | None,
+    ) -> ErasureReport:
+        """Remove every trace of a key."""

@@ -27,6 +27,7 @@ from penstock.ring.named import NamedFile
 from penstock.ring.producers import Follower, FrameAt
 from penstock.settings import Settings
 from penstock.stats import Stock
+from penstock.steward.compact_report import CompactionReport, CompactRequest, ErasureReport
 from penstock.steward.plan import Retention, Why
 from penstock.system import files
 from penstock.system.directory import Name
@@ -320,6 +321,10 @@ class RingStorage:
         # A repair may have left out any number of seqs; ``list`` relies on this number.
         return max(0, min(after - first, (head - tail) // L.FRAME_HEADER_BYTES))
 
+    def events_between(self, handle: Handle, start: int, stop: int) -> int:
+        """How many events have seqs from ``start`` to before ``stop``."""
+        return max(0, stop - start)
+
     def why_missing(self, seq: int) -> PenstockError | None:
         """No file can be missing."""
         return None
@@ -418,4 +423,25 @@ class RingStorage:
         return Usage(
             f"{self.path}: steward.{call}() is for a log of segments, but this is a ring, which "
             "overwrites its oldest events; resize() changes how many it keeps"
+        )
+
+    def compact(self, handle: Handle, request: CompactRequest) -> CompactionReport:
+        """Refuse: the oldest events are overwritten anyway."""
+        raise Usage(
+            f"{self.path}: a ring cannot be compacted: it overwrites its oldest events; only a log "
+            "of segments can"
+        )
+
+    def erase(
+        self,
+        handle: Handle,
+        key: bytes,
+        dry_run: bool,
+        timeout: float | None,
+        progress: Progress | None,
+    ) -> ErasureReport:
+        """Refuse: events cannot be taken out of the middle of a ring."""
+        raise Usage(
+            f"{self.path}: no key can be erased from a ring; copy the other events to a new one, "
+            "and delete it"
         )

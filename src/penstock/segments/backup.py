@@ -27,6 +27,7 @@ from penstock.system.forks import Begun
 T = TypeVar("T")
 
 _STEP = 8 << 20
+_TRIES = 20  # listings, before a gap between segments is believed
 
 
 def backup(
@@ -122,46 +123,75 @@ def _copy_all(
 
 
 def _open_all(store: Store, head: int) -> list[tuple[int, str, Header, int]]:
-    """Descriptor, path, header and end of frames of each segment, so that none can disappear."""
+    """Descriptor, path, header and end of frames of each segment, so that none can disappear.
+
+    Meanwhile retention may delete the oldest ones, and compaction may merge some: if a segment does
+    not follow the one before it, all of them are listed again.
+    """
+    for _ in range(_TRIES):
+        found = _open_listed(store, head, strict=True)
+        if found is not None:
+            return found
+    return _open_listed(store, head, strict=False) or []  # one is missing
+
+
+def _open_listed(
+    store: Store, head: int, *, strict: bool
+) -> list[tuple[int, str, Header, int]] | None:
+    """The same; None if the listing was out of date, as far as is known, and it is ``strict``."""
     found: list[tuple[int, str, Header, int]] = []
     active, active_end = SegmentPosition.unpack(head)
+    expected = 0  # the base of the next one; 0: any
+    complete = False
     try:
         for base in list(store.bases(fresh=True)):
             path = store.file(base)
             try:
                 fd = files.open_file(path, write=False)
-            except NotFound:  # just deleted by retention, with all before it
-                while found:
-                    files.close(found.pop()[0])
+            except NotFound:  # just deleted by retention, with all before it, or merged
                 continue
             found.append((fd, path, segment.read_header(fd, path), 0))
             header = found[-1][2]
             if header.uuid != store.uuid or header.base_seq != base or header.number > active:
                 files.close(found.pop()[0])
                 continue
-            try:
-                end = active_end if header.number == active else _end_of(path)
-            except NotFound:
-                while found:
-                    files.close(found.pop()[0])
+            if base < expected:  # it was merged into the one before
+                files.close(found.pop()[0])
                 continue
-            found[-1] = (fd, path, header, end)
-    except BaseException:
-        for fd, *_ in found:
-            files.close(fd)
-        raise
+            if strict and base > expected and len(found) > 1:
+                return None
+            if header.number == active:
+                found[-1] = (fd, path, header, active_end)
+                break
+            known = _end_of(fd, header, path)
+            if known is None:
+                return None
+            found[-1] = (fd, path, header, known[0])
+            expected = known[1]
+        complete = True
+    finally:
+        if not complete:
+            for fd, *_ in found:
+                files.close(fd)
     return found
 
 
-def _end_of(path: str) -> int:
-    m, _ = segment.map_segment(path)
-    if m.data_end:
-        return m.data_end
-    walk, state, bad_at = m.walk(m.grown())
+def _end_of(fd: int, header: Header, path: str) -> tuple[int, int] | None:
+    """Where frames of an open segment end, and the base of the next; None if it was replaced."""
+    summary = segment.read_footer(fd, header, path)
+    if summary is not None:
+        return summary.data_end, summary.next_seq
+    try:
+        m, _ = segment.map_segment(path)
+    except NotFound:
+        return None
+    if m.generation != header.generation:
+        return None
+    walk, state, bad_at = m.walk(m.data_end or m.grown())
     if not walk.rolled:
         raise m.damage(bad_at, state, walk.next_seq - 1)
     end: int = walk.offset
-    return end
+    return end, int(walk.next_seq)
 
 
 def _copy_one(

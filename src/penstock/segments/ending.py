@@ -249,7 +249,7 @@ def _why_not_newest(store: Store, earlier: list[int], header: Header) -> str | N
         return None  # the segments between them are missing
     walk, state, bad_at = before.walk(before.grown(), check_crc=False)
     if header.base_seq < walk.next_seq or before.number >= header.number:
-        return f"it begins inside the segment of seq {before.base_seq}"
+        return store.why_inside(before, header)
     raise before.damage(bad_at, state, walk.next_seq - 1)
 
 

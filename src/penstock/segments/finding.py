@@ -26,7 +26,31 @@ def first_seq(store: Store, handle: Handle) -> int:
     # The oldest file goes, or stays; none comes before it. A listing of all would take long.
     there = bool(bases) and files.exists(store.file(bases[0]))
     m = store.covering(0) if there or store.bases(fresh=True) else None
+    while m is not None and m.compacted and m.summary is not None and m.next_seq > floor:
+        if m.summary.last_seq >= floor and m.summary.count:
+            return max(int(m.summary.first_seq), floor)
+        m = store.covering(m.next_seq) if m.next_seq < handle._next_seq() else None
     return max(m.base_seq, floor) if m is not None else handle._next_seq()
+
+
+def events_between(store: Store, handle: Handle, start: int, stop: int) -> int:
+    """How many events have seqs from ``start`` to before ``stop``, by the footers."""
+    total, base = 0, start
+    while base < stop:
+        m = store.covering(base)
+        if m is None:
+            break
+        first = max(base, m.base_seq)  # segments before it may be gone
+        end = min(store.leads_to(m) or stop, stop)
+        if not m.compacted:
+            total += max(0, end - first)
+        elif first == m.base_seq and end == m.next_seq:
+            total += m.summary.count
+        else:
+            at = m.offset_of(handle, first, m.data_end)
+            total += m.count_events(at, m.data_end, end)
+        base = max(end, base + 1)
+    return total
 
 
 def why_missing(store: Store, seq: int) -> PenstockError | None:
@@ -37,6 +61,10 @@ def why_missing(store: Store, seq: int) -> PenstockError | None:
         later = [b for b in store.bases(fresh=True) if b > seq]
         if not files.exists(store.file(leads_to)):
             return store.missing(leads_to, later[0] if later else None)
+    if m is not None and m.compacted and m.base_seq <= seq < m.next_seq:
+        return NotFound(
+            f"{store.path}: no event has seq {seq} any more: compaction or an erasure removed it"
+        )
     return None
 
 

@@ -27,8 +27,16 @@ NOTE = "named"  # in that directory: the files that the load names, or has named
 _CONTROL_TEMPORARY = (control.TEMPORARY, "control.0.tmp")
 _END = ".tmp"
 _PREPARED = re.compile(r"next\.(\d+|repair-\d{20})\.tmp")
+_REWRITTEN = re.compile(
+    r"(compact\.\d{20}|erase\.\d{20}-\d+)\.tmp"
+)  # a new generation, or an old one
+_MERGED = re.compile(r"merged\.(\d{20})-\d{20}\.tmp")
 _LOAD = re.compile(r"load\.\d+-\d+\.tmp")
+COMPACT = "compact."  # a new generation of a segment that is not complete yet
+MERGED = "merged."  # a note: the segments that are, or will be, in the one before them
+ERASE = "erase."  # an old generation whose bytes are to be overwritten
 _NOTE_START = b"PSKNAMED\n"
+MERGED_START = b"PSKMERGE\n"
 _NOTE_BYTES_MAX = 1 << 20
 _SECTOR = 512
 _MARKS = {  # how the pages before the index begin
@@ -45,7 +53,11 @@ def is_leftover_name(name: str) -> bool:
     if not name.endswith(_END):  # quickly: most are segments
         return False
     return bool(
-        name in (*_CONTROL_TEMPORARY, NEXT) or _PREPARED.fullmatch(name) or _LOAD.fullmatch(name)
+        name in (*_CONTROL_TEMPORARY, NEXT)
+        or _PREPARED.fullmatch(name)
+        or _REWRITTEN.fullmatch(name)
+        or _MERGED.fullmatch(name)
+        or _LOAD.fullmatch(name)
     )
 
 
@@ -58,8 +70,11 @@ def is_ours(path: Name) -> bool:
         return begins_as(path, L.CONTROL_MAGIC)
     if name == locks.NAME:
         return locks.is_ours(path.directory)
-    if name == NEXT or _PREPARED.fullmatch(name) or segment.is_name(name):
+    prepared = _PREPARED.fullmatch(name) or _REWRITTEN.fullmatch(name)
+    if name == NEXT or prepared or segment.is_name(name):
         return _begins_as_segment(path)
+    if _MERGED.fullmatch(name):
+        return begins_as(path, MERGED_START)
     return name == NOTE and begins_as(path, _NOTE_START)
 
 
@@ -102,9 +117,14 @@ def _start_of(path: str) -> bytes | None:
 
 
 def sweep(directory: Directory, names: list[str]) -> None:
-    """Delete unfinished work among ``names``, but not loads; under LOCK_EX only."""
+    """Delete unfinished work among ``names``, but not loads; under LOCK_EX only.
+
+    Old generations with an erased key stay: they must be overwritten first, by the next erasure. So
+    do notes of merged segments, as long as these are there.
+    """
     for name in names:
-        if is_leftover_name(name) and not name.startswith(LOAD) and is_ours(directory.file(name)):
+        kept = name.startswith((LOAD, ERASE, MERGED))
+        if is_leftover_name(name) and not kept and is_ours(directory.file(name)):
             files.unlink(directory.file(name))
     _keep_foreign_control(directory.file(control.NAME))
 
@@ -114,6 +134,12 @@ def sweep_loads(directory: Directory, names: list[str]) -> None:
     for name in names:
         if is_leftover_name(name) and _LOAD.fullmatch(name) and is_ours(directory.file(name)):
             files.remove_tree(directory.file(name))
+
+
+def merged_into(name: str) -> int:
+    """The base of the segment that others are merged into, by a note's name; 0 if it is no note."""
+    match = _MERGED.fullmatch(name)
+    return int(match[1]) if match else 0
 
 
 def free_name(directory: Directory, name: str) -> Name:

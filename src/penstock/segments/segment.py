@@ -21,6 +21,7 @@ from penstock.tunables import ALLOCATE_STEP_MIN
 SUFFIX = ".seg"
 BEGUN = b"PSKBEGUN"  # the start of a file that has no header yet
 _VERSIONS = range(L.FORMAT_VERSION_OLDEST, L.FORMAT_VERSION + 1)
+_IN_FLAGS = ("monotone", "compacted", "merged")  # of a header
 _IDENTITY = ("uuid", "base_seq", "number", "generation")  # in header and footer
 _NAME = re.compile(r"(?!0{20})[0-9]{20}\.seg")
 
@@ -61,6 +62,15 @@ def pages(nbytes: int) -> int:
     return -(-nbytes // L.PAGE) * L.PAGE
 
 
+def size_for(frames_bytes: int, producers_bytes: int) -> int:
+    """The smallest size of a sealed segment with that many bytes of frames, and such a table."""
+    table = pages(producers_bytes)
+    size = max(L.SEGMENT_BYTES_MIN, pages(producers_bytes * L.PRODUCERS_SHARE))
+    while room_in(size) < frames_bytes + table:
+        size += max(L.PAGE, pages((frames_bytes + table - room_in(size)) // 2))
+    return size
+
+
 def room_in(segment_bytes: int) -> int:
     """Bytes of frames that fit a segment of that size."""
     header = L.INDEX_OFFSET + index_bytes_for(segment_bytes)
@@ -83,6 +93,8 @@ class Header:
     settings: bytes
     producers_bytes: int = 0
     producers_crc: int = 0
+    compacted: bool = False  # events were taken out of it
+    merged: int = 0  # how many segments before it were merged into it
     version: int = field(default=L.FORMAT_VERSION, compare=False)  # as read; the newest is written
 
     @property
@@ -94,6 +106,11 @@ class Header:
     def data_offset(self) -> int:
         """Where the frames begin."""
         return self.producers_offset + pages(self.producers_bytes)
+
+    @property
+    def number_first(self) -> int:
+        """The number of the first segment whose range it covers."""
+        return self.number - self.merged
 
     @property
     def footer_offset(self) -> int:
@@ -124,7 +141,9 @@ class Header:
             index_step=L.INDEX_STEP,
             prior_append_ns=self.prior_append_ns,
             prior_event_max_ns=self.prior_event_max_ns,
-            flags=L.HEADER_FLAG_MONOTONE if self.monotone else 0,
+            flags=(L.HEADER_FLAG_MONOTONE if self.monotone else 0)
+            | (L.HEADER_FLAG_COMPACTED if self.compacted else 0)
+            | self.merged << L.HEADER_FLAG_MERGED_SHIFT,
             settings_len=len(self.settings),
             producers_offset=self.producers_offset if self.producers_bytes else 0,
             producers_bytes=self.producers_bytes,
@@ -136,14 +155,18 @@ class Header:
     def unpack(cls, page: bytes, path: str) -> Header:
         """Check and unpack a header page, or a copy of one."""
         fields = take_apart(page, path, L.SEGMENT_MAGIC, "segment", _VERSIONS, "format version")
+        flags = fields["flags"]
         header = cls(
-            **{name: fields[name] for name in cls.__slots__ if name != "monotone"},
-            monotone=bool(fields["flags"] & L.HEADER_FLAG_MONOTONE),
+            **{name: fields[name] for name in cls.__slots__ if name not in _IN_FLAGS},
+            monotone=bool(flags & L.HEADER_FLAG_MONOTONE),
+            compacted=bool(flags & L.HEADER_FLAG_COMPACTED),
+            merged=flags >> L.HEADER_FLAG_MERGED_SHIFT,
         )
         size, table = header.segment_bytes, header.producers_bytes
         sane = (
             1 <= header.base_seq <= L.SEQ_MAX
             and 1 <= header.number <= L.SEGMENT_NUMBER_MAX
+            and header.merged < header.number
             and L.SEGMENT_BYTES_MIN <= size <= L.SEGMENT_BYTES_MAX
             and size % L.PAGE == 0
             and fields["data_offset"] == header.data_offset
@@ -484,6 +507,8 @@ def map_segment(path: str, *, write: bool = False) -> tuple[SegmentMap, Header]:
     m.base_seq = header.base_seq
     m.number = header.number
     m.generation = header.generation
+    m.compacted = header.compacted
+    m.merged = header.merged
     m.data_offset = header.data_offset
     m.frames_end = header.frames_end
     m.append_max = header.frames_end - header.data_offset

@@ -31,6 +31,7 @@ from penstock.stats import Stock
 from penstock.steward import retention
 from penstock.steward.ahead import Ahead
 from penstock.steward.budget import Budget
+from penstock.steward.compact_report import CompactionReport, CompactRequest, ErasureReport
 from penstock.steward.plan import Retention, Why
 from penstock.steward.slack import give_back_alone
 from penstock.system import files
@@ -93,6 +94,7 @@ class SegmentStorage:
         self.store = Store(directory, None, self.recent, self._tip.base, self.coder)
         self._private = private
         self._begun = Begun("load")
+        self._rewrites = 0  # what control said when the store was filled
         self.seen: SeenSettings | None = None
         self.producers = Follower()
 
@@ -264,14 +266,24 @@ class SegmentStorage:
         """A private log for a load that begins with the event ``first``."""
         return Private(handle, self, first)
 
+    def _look(self) -> Store:
+        """The store, without what it knows of segments that were replaced since the last look."""
+        control = self._tip.control
+        if control is not None and not control.inherited:
+            rewrites = control.get(L.C_REWRITES)
+            if rewrites != self._rewrites:
+                self._rewrites = rewrites
+                self.store.replaced()
+        return self.store
+
     def segment_for(self, handle: Handle, seq: int) -> SegmentMap | None:
-        return self.store.covering(seq) if seq < handle._next_seq() else None
+        return self._look().covering(seq) if seq < handle._next_seq() else None
 
     def segment_at(self, handle: Handle, base_seq: int) -> SegmentMap:
-        return self.store.beginning_at(base_seq)
+        return self._look().beginning_at(base_seq)
 
     def segment_before(self, later: SegmentMap) -> SegmentMap | None:
-        return self.store.before(later)
+        return self._look().before(later)
 
     def segment_after(self, seq: int) -> SegmentMap | None:
         return self.store.after(seq)
@@ -290,8 +302,13 @@ class SegmentStorage:
 
     def count(self, handle: Handle) -> int:
         """The number of events."""
-        first, after = self.seqs(handle)
-        return max(0, after - first)
+        return self.events_between(handle, *self.seqs(handle))
+
+    def events_between(self, handle: Handle, start: int, stop: int) -> int:
+        """How many events have seqs from ``start`` to before ``stop``."""
+        if start >= stop or not handle.settings.holes:
+            return max(0, stop - start)
+        return finding.events_between(self.store, handle, start, stop)
 
     def why_missing(self, seq: int) -> PenstockError | None:
         return finding.why_missing(self.store, seq)
@@ -382,3 +399,24 @@ class SegmentStorage:
     def seal_now(self, handle: Handle) -> None:
         """Seal all finished segments, which frees what was allocated ahead in them."""
         writing.seal_now(handle, self)
+
+    def compact(self, handle: Handle, request: CompactRequest) -> CompactionReport:
+        """Keep the last events of each key."""
+        with loading(self.path):
+            from penstock.steward.compact import compact
+
+        return compact(handle, self.directory, request)
+
+    def erase(
+        self,
+        handle: Handle,
+        key: bytes,
+        dry_run: bool,
+        timeout: float | None,
+        progress: Progress | None,
+    ) -> ErasureReport:
+        """Remove every trace of a key."""
+        with loading(self.path):
+            from penstock.steward.erase import erase
+
+        return erase(handle, self.directory, key, dry_run, timeout, progress)

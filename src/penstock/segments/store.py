@@ -12,13 +12,14 @@ from contextlib import suppress
 
 from penstock._core import Coder, SegmentMap
 from penstock.errors import Corrupt, Gap, Io, NotFound, gone_error
-from penstock.segments import segment
+from penstock.segments import leftovers, segment
 from penstock.segments.segment import Header
 from penstock.system import files
 from penstock.system.directory import Directory, Name
 from penstock.system.messages import logger
 
 MAPS_MAX = 32  # by default
+MERGED = "it was merged into the segment of seq"
 
 
 class Store:
@@ -56,9 +57,27 @@ class Store:
             found = segment.bases_in(self.names)
             if self.spurious:
                 found = [base for base in found if segment.file_name(base) not in self.spurious]
+            for note in [n for n in self.names if n.startswith(leftovers.MERGED)]:
+                found = self._without_merged(found, leftovers.merged_into(note))
             self._bases = self._at_floor(found)
             self.check_there()
         return self._bases
+
+    def _without_merged(self, bases: list[int], into: int) -> list[int]:
+        """The segments without those that a job has merged ``into`` one, and not deleted yet."""
+        if into not in bases:
+            return bases
+        m = None
+        with suppress(Corrupt):
+            m = self._again(into)
+        if m is None or not m.merged:
+            return bases
+        return [base for base in bases if not into < base < m.next_seq]
+
+    def replaced(self) -> None:
+        """Drop every map and the listing, but for what is known of foreign files."""
+        self.recent.clear()
+        self._bases = None
 
     def raise_floor(self, seq: int) -> None:
         """Note that events below ``seq`` are gone: files that have no others are not read again."""
@@ -113,7 +132,7 @@ class Store:
         name = segment.file_name(base_seq)
         if name not in self.spurious:
             self.spurious[name] = why
-            if not quietly:
+            if not (quietly or why.startswith(MERGED)):
                 logger.warning(
                     "%s: not part of this log (%s); it is left alone", self.file(base_seq), why
                 )
@@ -147,6 +166,11 @@ class Store:
                     return kept
         return self.keep(m)
 
+    def _again(self, base_seq: int) -> SegmentMap | None:
+        """`open`, of the file that has the name now: a known map may be of an older generation."""
+        self.recent[:] = [m for m in self.recent if m.base_seq != base_seq]
+        return self.open(base_seq)
+
     def _map(self, base_seq: int) -> tuple[SegmentMap, Header]:
         """Map a segment; if there is no memory for one more, drop the others first."""
         try:
@@ -173,7 +197,10 @@ class Store:
             m = self.open(bases[at])
             if m is not None and self._is_foreign(bases[at]):
                 continue  # and no longer listed
-            if m is not None and (fresh or seq < m.next_seq or m.base_seq == self.active()):
+            covers = m is not None and (seq < m.next_seq or m.base_seq == self.active())
+            if fresh and not covers and m is not None and m.data_end:
+                m = self._again(bases[at])  # others were merged into it meanwhile
+            if m is not None and (fresh or covers):
                 return m
             if m is not None or segment.file_name(bases[at]) not in self.spurious:
                 fresh = True  # the listing is old
@@ -198,9 +225,35 @@ class Store:
             elif self.leads_to(before) >> 64 and base_seq >= self._end_of(before):
                 return False  # not published yet; the next roll frame may lead to it
             elif not self._is_foreign(before.base_seq):
-                self.set_aside(base_seq, f"it begins inside the segment of seq {before.base_seq}")
+                self.set_aside(base_seq, self.why_inside(before, self.open(base_seq)))
                 return True
         return False
+
+    def why_inside(self, before: SegmentMap, inside: SegmentMap | Header | None) -> str:
+        """Why a segment that begins inside the range of the one before it is not read."""
+        merged = (
+            inside is not None and before.number - before.merged < inside.number <= before.number
+        )
+        what = MERGED if merged and before.merged else "it begins inside the segment of seq"
+        return f"{what} {before.base_seq}"
+
+    def covered(self) -> list[int]:
+        """Segments that a killed compaction has left inside the range of another one."""
+        found = []
+        before: SegmentMap | None = None
+        for name in sorted(files.list_dir(self.directory)):
+            if not segment.is_name(name):
+                continue
+            base = int(name[:20])
+            with suppress(Corrupt, NotFound):
+                m, header = segment.map_segment(self.file(base))
+                if self.why_foreign(header, base):
+                    continue
+                if before is None or base >= before.next_seq:
+                    before = m if m.data_end else None
+                elif self.why_inside(before, m).startswith(MERGED):
+                    found.append(base)
+        return found
 
     def first_where(self, holds: Callable[[SegmentMap], bool]) -> int | None:
         """Base seq of the first segment for which ``holds`` is true; it is for all later ones."""
@@ -248,12 +301,15 @@ class Store:
                 self._is_foreign(base)
 
     def beginning_at(self, base_seq: int) -> SegmentMap:
-        """The segment that a roll frame leads to."""
+        """The segment that a roll frame leads to, or the one that it was merged into."""
         m = self.open(base_seq)
         if m is not None:
             return m
         bases = self.bases(fresh=True)
         if bases and bases[0] < base_seq:
+            m = self.covering(base_seq)
+            if m is not None and m.merged and m.base_seq < base_seq < m.next_seq:
+                return m
             raise self.missing(base_seq, next((b for b in bases if b > base_seq), None))
         first = max(bases[0] if bases else 0, self.floor)
         raise Gap(
@@ -263,7 +319,7 @@ class Store:
         )
 
     def before(self, later: SegmentMap) -> SegmentMap | None:
-        """The segment before ``later``; None if that is the oldest."""
+        """The segment before ``later``, or into which it was merged; None if that is the oldest."""
         fresh = False  # a listing for each step would take long in a log of many segments
         while True:
             bases = self.bases(fresh=fresh)
@@ -274,8 +330,13 @@ class Store:
             if m is not None and self._is_foreign(bases[at]):
                 continue  # and no longer listed
             leads_to = 0 if m is None else self.leads_to(m)
+            if fresh and m is not None and m.data_end and leads_to != later.base_seq:
+                m = self._again(bases[at])  # others were merged into it meanwhile
+                leads_to = 0 if m is None else self.leads_to(m)
             if leads_to == later.base_seq:
                 return m
+            if m is not None and m.merged and leads_to > later.base_seq:
+                return m  # and `later` is an old generation
             if m is None or not fresh:
                 fresh = True
                 continue
@@ -283,7 +344,7 @@ class Store:
                 walk, state, bad_at = m.walk(m.grown(), check_crc=False)
                 raise m.damage(bad_at or walk.offset, state, walk.next_seq - 1)
             if leads_to > later.base_seq:
-                self.set_aside(later.base_seq, f"it begins inside the segment of seq {m.base_seq}")
+                self.set_aside(later.base_seq, self.why_inside(m, later))
             raise self.missing(leads_to, later.base_seq)
 
     def after(self, seq: int) -> SegmentMap | None:

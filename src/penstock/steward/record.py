@@ -21,6 +21,8 @@ _MEANING = {
     "seal": "sealing finished segments",
     "sync": "syncing in the background",
     "retain": "deleting old segments",
+    "compact": "compacting",
+    "erase": "erasing a key",
 }
 
 

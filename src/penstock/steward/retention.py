@@ -112,6 +112,8 @@ def why(handle: Handle, storage: SegmentStorage, seq: int) -> Why:
     if seq >= after:
         text = f"seq {seq} was not appended yet; the next one is {after}"
         return Why(seq, "to come", None, text)
+    if handle._floor() <= seq < first and handle.settings.holes:
+        return Why(seq, "missing", None, f"seq {seq} is not there any more: compaction removed it")
     if seq < first:
         text = f"seq {seq} is gone: retention or a trim deleted everything before seq {first}"
         return Why(seq, "gone", None, text)

@@ -43,11 +43,11 @@ def seal_finished(store: Store, active_base: int, maps: dict[int, SegmentMap]) -
     sealed = 0
     for base, header in reversed(unsealed):
         try:
-            m = maps.get(base) or segment.map_segment(store.file(base), write=True)[0]
-            if m.data_end:
-                continue  # another thread or process has just sealed it
-            seal(m, header)
-            sealed += 1
+            known = maps.get(base)
+            m, own = (known, header) if known else segment.map_segment(store.file(base), write=True)
+            if not m.data_end:  # else it was sealed just now, and may even be compacted
+                seal(m, own)
+                sealed += 1
         except NotFound:
             continue
         except Corrupt as error:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from time import sleep
-from typing import TYPE_CHECKING, Self, SupportsIndex, cast
+from typing import TYPE_CHECKING, Literal, Self, SupportsIndex, cast
 
-from penstock._core import LogCore
-from penstock.arguments import seconds
+from penstock._core import LogCore, key_bytes
+from penstock.arguments import check_choice, check_progress, seconds
 from penstock.errors import (
     Busy,
     Closed,
@@ -16,15 +18,25 @@ from penstock.errors import (
     PenstockError,
     Permission,
     Poisoned,
+    TooLarge,
     Usage,
     WrongType,
 )
+from penstock.layout import KEY_BYTES_MAX
 from penstock.reader import to_seq
+from penstock.settings import parse_size
+from penstock.steward.compact_report import CompactionReport, CompactRequest, ErasureReport
 from penstock.steward.plan import Retention, Why
 from penstock.times import Span, Time, is_time, span_ns, to_ns
 
 if TYPE_CHECKING:
+    from penstock.event import Buffer
     from penstock.log import Log
+    from penstock.report import Progress
+
+
+_VERSIONS_MAX = 65535
+_MEMORY_MIN = 1 << 20
 
 PATIENCE = 10.0  # seconds that a call waits for another maintenance job
 
@@ -55,6 +67,91 @@ class Steward:
         2
         """
         return self._log._storage.roll(self._log)
+
+    def compact(
+        self,
+        *,
+        versions: SupportsIndex = 1,
+        grace: Span = 86400,
+        keyless: Literal["keep", "drop"] = "keep",
+        dry_run: bool = False,
+        timeout: float | None = PATIENCE,
+        memory: int | str = "128MiB",
+        progress: Progress | None = None,
+    ) -> CompactionReport:
+        """Keep the last ``versions`` events of each key, and remove what is dead; says what it did.
+
+        Dead are older events of a key, everything that a deletion deletes, the deletion itself once
+        it is older than ``grace`` (seconds or a timedelta), expired events, and with
+        ``keyless="drop"`` events without a key. All other events keep their seqs, so seqs are
+        missing between them. Events of the segment that takes appends count, but stay until it is
+        sealed.
+
+        It goes from segment to segment, beside writers and readers: a new generation of a segment
+        replaces the old one, and small neighbours become one. ``memory`` bounds the table of keys;
+        what finds no room goes to a temporary file in the log's directory. Another maintenance job
+        under way is `Busy` after ``timeout`` seconds. ``dry_run`` changes nothing, and says what
+        would be done. ``progress`` is called with the bytes done and the total.
+
+        >>> log = penstock.open(path)
+        >>> for city in (b"Rome", b"Oslo", b"Lima"):
+        ...     seq = log.append(city, key=b"ann")
+        >>> log.steward.roll()
+        4
+        >>> log.steward.compact().dead, [event.value for event in log]
+        (2, [b'Lima'])
+        """
+        log = self._log
+        request = CompactRequest(
+            versions=_versions(versions),
+            grace_ns=_grace_ns(grace),
+            drop_keyless=_choice(keyless, "keyless", "keep", "drop") == "drop",
+            memory=_memory(memory),
+            dry_run=_check_bool(dry_run, "dry_run"),
+            timeout=seconds(timeout),
+            progress=progress,
+        )
+        check_progress(progress)
+        return log._storage.compact(log, request)
+
+    def erase(
+        self,
+        key: Buffer,
+        *,
+        dry_run: bool = False,
+        timeout: float | None = PATIENCE,
+        progress: Progress | None = None,
+    ) -> ErasureReport:
+        """Remove every event of ``key`` from the log's files, for good; says what it did.
+
+        No byte of their values, or of the key, is left in a file of the log; all other events keep
+        their seqs. The segment that takes appends is ended first if it has some. Old files are
+        overwritten with zeros before they are deleted, as soon as no reader has them mapped: it
+        waits ``timeout`` seconds for another maintenance job, and as long for readers. Look at
+        ``complete``, and at ``remaining``, which names the files that still have such bytes:
+        old files that a reader has mapped (erase again), rows that are staged, bytes that recovery
+        or repair has kept, and consumers that select the key.
+
+        Backups, copies and archives of the log are not touched. Neither are blocks that the file
+        system freed before: of segments deleted by retention, or replaced by a compaction.
+
+        >>> log = penstock.open(path)
+        >>> log.extend([penstock.Entry(b"secret", key=b"ann"), penstock.Entry(b"b", key=b"bob")])
+        range(1, 3)
+        >>> log.steward.erase(b"ann").complete, log.latest(b"ann"), [e.seq for e in log]
+        (True, None, [2])
+        """
+        log = self._log
+        if key is None:
+            raise WrongType("key must be bytes, got None")
+        raw = key_bytes(key)
+        assert raw is not None
+        if len(raw) > KEY_BYTES_MAX:
+            raise TooLarge(f"key must be at most {KEY_BYTES_MAX} bytes, got {len(raw)}")
+        check_progress(progress)
+        return log._storage.erase(
+            log, raw, _check_bool(dry_run, "dry_run"), seconds(timeout), progress
+        )
 
     def retain(self, *, dry_run: bool = False, timeout: float | None = PATIENCE) -> Retention:
         """Delete the oldest segments as the log's rules say; returns what went, and why.
@@ -145,12 +242,26 @@ class Steward:
         self._log._ensure_open()
         return self._log._storage.why(self._log, to_seq(seq, "seq"))
 
-    def run(self, interval: Span = 60.0, *, stop: threading.Event | None = None) -> None:
+    def run(
+        self,
+        interval: Span = 60.0,
+        *,
+        stop: threading.Event | None = None,
+        compact_at: float | None = None,
+        versions: SupportsIndex = 1,
+        grace: Span = 86400,
+        keyless: Literal["keep", "drop"] = "keep",
+    ) -> None:
         """Call `retain` every ``interval`` seconds until ``stop`` is set, in a process or thread.
 
-        An error is logged, and counted as failure of "retain" in ``stats().background``, and the
-        next round tries again; but if the log was closed or deleted, may not be written, or a sync
-        has failed, it is raised. Ctrl-C ends it between two steps that each leave the log whole.
+        With ``compact_at``, a share from 0 to 1, it calls `compact` as well: in the first round,
+        and whenever so large a share of the log's events was appended since the last time. What of
+        them is dead is not known before all keys are compared.
+
+        An error is logged, and counted as failure of "retain" or "compact" in
+        ``stats().background``, and the next round tries again; but if the log was closed or
+        deleted, may not be written, or a sync has failed, it is raised. Ctrl-C ends it between two
+        steps that each leave the log whole.
 
         >>> log = penstock.open(path)
         >>> stop = threading.Event()
@@ -162,23 +273,90 @@ class Steward:
         pause = span_ns(interval, "interval") / 1e9
         if stop is not None and not isinstance(stop, threading.Event):
             raise WrongType(f"stop must be a threading.Event or None, got {type(stop).__name__}")
+        share = _share(compact_at)
+        _versions(versions), _grace_ns(grace), _choice(keyless, "keyless", "keep", "drop")
         log = self._log
         log._check_writable()
+        seen = 0
         while stop is None or not stop.is_set():
-            try:
-                self.retain()
-            except Busy:
-                pass  # another one does it
-            except (Usage, Closed, Gone, Permission, Poisoned):
-                raise
-            except PenstockError as error:
+            error = _attempt(self.retain)
+            if error is not None:
                 log._record.failed("retain", error)
             else:
                 log._record.succeeded("retain")
+            if share is not None and self._grown(seen) >= share:
+                upto = log._next_seq()
+                if _attempt(lambda: self.compact(versions=versions, grace=grace, keyless=keyless)):
+                    upto = seen  # it has recorded the error itself
+                seen = upto
             if stop is None:
                 sleep(min(pause, threading.TIMEOUT_MAX))
             else:
                 stop.wait(min(pause, threading.TIMEOUT_MAX))
+
+    def _grown(self, seen: int) -> float:
+        """The share of the log's events that was appended from seq ``seen`` on."""
+        storage = self._log._storage
+        first, after = storage.seqs(self._log)
+        total = storage.events_between(self._log, first, after)
+        new = storage.events_between(self._log, max(first, seen), after)
+        return new / total if total else 0.0
+
+
+def _attempt(work: Callable[[], object]) -> PenstockError | None:
+    """Do a job of a round; the error, if the next round may have more luck."""
+    try:
+        work()
+    except Busy:
+        pass  # another one does it
+    except (Usage, Closed, Gone, Permission, Poisoned):
+        raise
+    except PenstockError as error:
+        return error
+    return None
+
+
+def _share(given: float | None) -> float | None:
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise WrongType(
+            f"compact_at must be a number from 0 to 1, or None, got {type(given).__name__}"
+        )
+    if not 0 < given <= 1:
+        raise Usage(f"compact_at must be above 0 and at most 1, or None, got {given!r}")
+    return given
+
+
+def _versions(given: SupportsIndex) -> int:
+    if isinstance(given, bool) or not hasattr(type(given), "__index__"):
+        raise WrongType(f"versions must be an int, got {type(given).__name__}")
+    try:
+        found = operator.index(given)
+    except TypeError:  # every array has the method, but it fails for most
+        raise WrongType(f"versions must be an int, got {type(given).__name__}") from None
+    if not 1 <= found <= _VERSIONS_MAX:
+        raise Usage(f"versions must be from 1 to {_VERSIONS_MAX}, got {found}")
+    return found
+
+
+def _grace_ns(given: Span) -> int:
+    number = isinstance(given, int | float) and not isinstance(given, bool)
+    if (number or isinstance(given, timedelta)) and not given:
+        return 0
+    return span_ns(given, "grace")
+
+
+def _memory(given: int | str) -> int:
+    found = parse_size(given, "memory")
+    if not _MEMORY_MIN <= found < 1 << 48:
+        raise Usage(f"memory must be at least {_MEMORY_MIN} bytes, got {found}")
+    return found
+
+
+def _choice(given: str, what: str, *choices: str) -> str:
+    check_choice(given, what, *choices)
+    return given
 
 
 def _check_bool(given: object, what: str) -> bool:

@@ -219,6 +219,23 @@ def private_file(nbytes: int, path: str) -> int:
         return fd
 
 
+def unnamed_file(directory: Directory) -> int:
+    """A file on the disk of ``directory`` without a name there, which is gone when it is closed."""
+    with _doing("making room in", directory):
+        name, at = locate(directory)
+        flags = os.O_RDWR | os.O_CLOEXEC
+        try:
+            return os.open(name, os.O_TMPFILE | flags, 0o600, dir_fd=at.fd)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT):
+                raise
+        path = directory.file(f"compact.{0:020d}.tmp")  # a leftover, if this process dies here
+        name, at = locate(path)
+        fd = os.open(name, flags | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=at.fd)
+        os.unlink(name, dir_fd=at.fd)
+        return fd
+
+
 def make_dir(path: str, mode: int) -> bool:
     """Create a directory and its parents; False if it existed."""
     with _doing("creating", path):

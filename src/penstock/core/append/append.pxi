@@ -38,6 +38,7 @@ cdef class LogCore(HandleCore):
     cdef psk_aide *aide        # for long appends; one thread at a time uses it
     cdef bint aide_taken
     cdef public list _recent   # maps of segments that were read recently, newest use last
+    cdef uint64_t rewrites     # what control said about replaced segments when these were mapped
     cdef public Coder _coder
     cdef public bint _plain    # values are plain bytes that no codec encodes
     cdef dict produced         # by id: the last appends of producers through this handle
@@ -68,6 +69,14 @@ cdef class LogCore(HandleCore):
             if self.aide != NULL:
                 psk_aide_stop(self.aide)
                 psk_aide_free(self.aide)
+
+    cdef int drop_replaced(self) except -1:
+        """Forget the maps of segments that may have been replaced: readers of them keep them alive."""
+        cdef char *words = self.words_or_null()
+        if words != NULL and psk_load64(words + PSK_C_REWRITES) != self.rewrites:
+            self.rewrites = psk_load64(words + PSK_C_REWRITES)
+            self._recent.clear()
+        return 0
 
     cdef psk_aide *take_aide(self, uint64_t nbytes) except? NULL:
         """The buffers and thread for a long append; NULL if it is short, or another thread uses them."""

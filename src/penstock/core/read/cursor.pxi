@@ -98,15 +98,16 @@ cdef class Cursor:
     cdef inline Event quick_step(self):
         """The next event, if it is at the expected place and valid; else None, and the reader handles it."""
         cdef const char *p = self.base + self.at
-        cdef uint64_t total = 0
+        cdef uint64_t total = 0, seq
         if not self.plain or self.at >= self.limit or self.next >= self.stop or self.log._closed:
             return None
-        if frame_check(p, self.limit - self.at, self.check, &total) != FRAME_GOOD or not is_event(p) or (
-            psk_get64(p + PSK_FRAME_SEQ) != self.next
-        ) or self.is_over(p):
+        if frame_check(p, self.limit - self.at, self.check, &total) != FRAME_GOOD or not is_event(p):
+            return None
+        seq = psk_get64(p + PSK_FRAME_SEQ)
+        if (seq != self.next and not (self.holes and self.next < seq < self.stop)) or self.is_over(p):
             return None
         self.at += total
-        self.next += 1
+        self.next = seq + 1
         self.last_ns = psk_get64(p + PSK_FRAME_APPEND_NS)
         return make_event(self.map, p)
 

@@ -18,6 +18,7 @@ cdef class SegmentFinder(Finder):
         head = log.head()
         if want < log.floor():
             return None
+        log.drop_replaced()
         words = log.words_or_null()
         active_base = psk_load64(words + PSK_C_ACTIVE_BASE) if words != NULL else 0
         m = None
@@ -75,6 +76,7 @@ cdef class SegmentCursor(Cursor):
         cdef SegmentMap m
         cdef uint64_t limit, head, at
         cdef bint skip = self.query.skip
+        self.log.drop_replaced()
         at = self.log.floor()
         if self.next < at:
             if not self.from_oldest:
@@ -199,10 +201,13 @@ cdef class SegmentCursor(Cursor):
         cdef SegmentMap m
         if base_seq <= self.map.base_seq:
             raise self.damage(FRAME_ORDER)
+        self.log.drop_replaced()
         self.next = base_seq
         m = self.segment_at(base_seq)
         if m is None:
             return 0
+        if m.base_seq < base_seq:  # merged into the one before: find the place inside it
+            return self.let_go_here()
         base_seq = m.base_seq
         while base_seq < self.stop and self.ruled_out(m):
             if m.next_seq <= base_seq:
@@ -211,6 +216,8 @@ cdef class SegmentCursor(Cursor):
             m = self.segment_at(self.next)
             if m is None:
                 return 0
+            if m.base_seq < self.next:
+                return self.let_go_here()
             base_seq = m.base_seq
         self.next = base_seq
         self.enter(m, m.data_offset, m.data_offset)
@@ -284,6 +291,7 @@ cdef class SegmentCursor(Cursor):
     cdef bint last(self) except -1:
         cdef SegmentMap m
         cdef uint64_t limit, head
+        self.log.drop_replaced()
         self.floor = self.log.floor()
         if self.next <= self.stop or self.next <= self.floor:
             return False
@@ -331,6 +339,7 @@ cdef class SegmentCursor(Cursor):
 
     cdef bint before(self) except -1:
         cdef SegmentMap m
+        self.log.drop_replaced()
         while True:
             self.floor = self.log.floor()
             if self.next <= self.stop or self.next <= self.floor:

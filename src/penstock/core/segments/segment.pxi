@@ -339,6 +339,8 @@ cdef class SegmentMap:
     cdef public uint64_t base_seq
     cdef public uint64_t number
     cdef public uint64_t generation
+    cdef public bint compacted       # events were taken out of it
+    cdef public uint64_t merged      # how many segments before it were merged into it
     cdef public uint64_t data_offset
     cdef public uint64_t data_end    # sealed: end of frames; else 0
     cdef public uint64_t frames_end  # appends stop here: the roll frame and the footer come after
@@ -982,6 +984,23 @@ cdef class SegmentMap:
                 s.jumping = False
                 s.at += align8(PSK_FRAME_HEADER_BYTES + <uint64_t>psk_get32(self.base + s.at) - 1)
         return bool(found or s.budget == 0)
+
+    def count_events(self, uint64_t start, uint64_t limit, uint64_t stop):
+        """How many events with a seq below ``stop`` there are from ``start`` to ``limit``."""
+        cdef uint64_t at = start, total = 0, count = 0
+        cdef FrameState state = FRAME_GOOD
+        if not self.has(start, limit) or start < self.data_offset:
+            raise Internal(f"{self.path}: cannot read from {start} to {limit}")
+        with nogil:
+            while at < limit:
+                state = frame_check(self.base + at, limit - at, False, &total)
+                if state != FRAME_GOOD or psk_get64(self.base + at + PSK_FRAME_SEQ) >= stop:
+                    break
+                count += is_event(self.base + at)
+                at += total
+        if state != FRAME_GOOD:
+            raise self.damage(at, state)
+        return count
 
     def topics(self, uint64_t start, uint64_t limit):
         """The distinct topics of the events from ``start`` to ``limit``, as a set of bytes."""

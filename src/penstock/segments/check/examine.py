@@ -24,12 +24,17 @@ SLOTS = (L.SLOT_A_OFFSET, L.SLOT_B_OFFSET)
 _TABLE_MAX = segment.pages(L.PRODUCERS_MAX * (L.PRODUCER_ID_BYTES_MAX + L.PRODUCER_ENTRY_BYTES))
 
 
+class SegmentReplaced(Exception):
+    """Another file has the name of a segment now: compaction replaced it while it was looked at."""
+
+
 @dataclass(slots=True)
 class Segment:
     """One file with a segment's name."""
 
     path: str
     name_base: int
+    inode: int = 0
     size: int = 0
     limit: int = 0  # frames were searched up to here
     required: int = 0  # and must exist up to here
@@ -97,7 +102,7 @@ def look(path: str, base: int) -> Segment | None:
         found.error = error
         return found
     try:
-        found.size = source.size
+        found.size, found.inode = source.size, source.inode
         page = source.read(0, L.PAGE)
         found.unreadable = source.unreadable
         copies = [source.read(at, L.COPY_BYTES) for at in COPIES]
@@ -131,6 +136,9 @@ def examine(
     header = found.header
     assert header is not None
     source = FileSource(found.path, passed)
+    if found.inode and found.inode != source.inode:
+        source.close()
+        raise SegmentReplaced
     try:
         found.size = source.size
         _read_slots(found, source, header)
@@ -262,7 +270,7 @@ def guess_header(
     near = before if before is not None and before.header is not None else after
     if near is None or near.header is None:
         return None
-    number = near.header.number + (1 if near is before else -distance)
+    number = near.header.number + 1 if near is before else near.header.number_first - distance
     if number < 1:
         return None
     guess = replace(
@@ -275,6 +283,8 @@ def guess_header(
         monotone=number == 1 or near.header.monotone,  # times before it cannot have been worse
         producers_bytes=0,
         producers_crc=0,
+        compacted=False,
+        merged=0,
     )
     if near is before and before is not None and before.frames is not None:
         walk = before.walk
@@ -294,6 +304,11 @@ def guess_header(
     source = FileSource(found.path)
     try:
         told = [footer for header in guesses if (footer := _footer_for(source, header)) is not None]
+        if not told:  # a compacted segment has a size of its own
+            own = replace(guess, segment_bytes=_footer_at(source) + L.PAGE)
+            told = [footer] if (footer := _footer_for(source, own)) is not None else []
+        if near is before:  # it may have been merged with some before it
+            told = [replace(h, merged=max(0, h.number - number)) for h in told]
         guesses = told or guesses
         for header in guesses:
             for nbytes in range(0, header.segment_bytes // L.PRODUCERS_SHARE + 1, L.PAGE):

@@ -34,6 +34,7 @@ class FileSource:
             if not stat.S_ISREG(os.fstat(self._fd).st_mode):
                 raise Io(f"{path}: is not a file; move it away", filename=path)
             self.size = files.size(self._fd, path)
+            self.inode = os.fstat(self._fd).st_ino
         except BaseException:
             self.close()
             raise

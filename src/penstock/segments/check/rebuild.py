@@ -61,7 +61,7 @@ def write_segment(
             stop = min(end + ALLOCATE_STEP_MIN, header.footer_offset)
             files.allocate(fd, header.data_offset, stop, target)
         headers.put(fd, header.pack(), target)
-        walk = _finish(fd, header, end, roll_to is not None, target)
+        walk = finish(fd, header, end, roll_to is not None, target)
         files.sync_data(fd, target)
     except BaseException:
         files.close(fd)
@@ -137,7 +137,7 @@ def _make_single(fd: int, start: int, stop: int, target: str) -> None:
         source.close()
 
 
-def _finish(fd: int, header: Header, end: int, rolled: bool, target: str) -> Walked:
+def finish(fd: int, header: Header, end: int, rolled: bool, target: str) -> Walked:
     """Check the frames that were written, then write index, footer and checkpoint for them."""
     source = FileSource(target)
     try:

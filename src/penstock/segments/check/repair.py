@@ -153,8 +153,9 @@ def _item_for(place: ChainLink, before: _Item | None) -> _Item:
         )
     if item.rename:
         item.why = ["it has a wrong name"]
-    if before is not None and header.number != before.header.number + 1:
-        item.header = replace(item.header, number=before.header.number + 1)
+    if before is not None and header.number_first != before.header.number + 1:
+        number = min(before.header.number + 1 + header.merged, L.SEGMENT_NUMBER_MAX)
+        item.header = replace(item.header, number=number)
         item.why.append("its number does not follow the one before it")
         item.rename = False
     if {"settings", "header"} & kinds:
@@ -230,7 +231,7 @@ def _bridge(items: list[_Item], place: ChainLink) -> None:
     leads_to = last.place.segment.leads_to
     ends = last.place.walk.next_seq if leads_to is None else leads_to
     ends = max(ends, last.header.base_seq + 1)
-    missing = place.segment.header.number - last.header.number - 1
+    missing = place.segment.header.number_first - last.header.number - 1
     missing = min(missing, base - ends, _EMPTY_MAX)
     bases = [ends + i for i in range(max(0, missing))] + [base]
     _lead(last, bases[0])
@@ -266,6 +267,7 @@ def _empty(before: _Item, place: ChainLink, base: int, following: int) -> _Item:
         monotone=before.header.monotone and walk.monotone,
         producers_bytes=0,
         producers_crc=0,
+        merged=0,
     )
     lost = f"seq {base} to {following - 1}" if following - 1 > base else f"seq {base}"
     return _Item(header, None, [f"{lost} is missing; it leads to {following}"], following)
@@ -313,6 +315,8 @@ def _fresh(before: _Item, place: ChainLink, base: int) -> _Item:
         settings=settings.to_json(),
         producers_bytes=0,
         producers_crc=0,
+        compacted=False,
+        merged=0,
     )
     why = [f"it takes appends from seq {base} on"]
     return _Item(header, None, why, new_table=True)

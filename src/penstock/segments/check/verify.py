@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from penstock import layout as L
-from penstock.errors import Corrupt, NoSuchLog, NotFound, PenstockError
+from penstock.errors import Busy, Corrupt, NoSuchLog, NotFound, PenstockError
 from penstock.handle import control, locks
 from penstock.handle.control import Peek, Words
 from penstock.layout import SegmentPosition
@@ -24,6 +24,7 @@ from penstock.report import Problem, Progress, Report, Severity
 from penstock.segments import segment
 from penstock.segments.check.examine import (
     Segment,
+    SegmentReplaced,
     examine,
     guess_alone,
     guess_header,
@@ -36,11 +37,13 @@ from penstock.segments.ending import linked_uuids, two_logs
 from penstock.segments.leftovers import is_leftover_name, is_ours
 from penstock.segments.recovery import DIRECTORIES, LOST
 from penstock.segments.segment import Header
+from penstock.segments.store import MERGED
 from penstock.system import files
 from penstock.system.directory import Directory
 
 DAMAGED = "damaged-"
 _KEPT = re.compile(DAMAGED + r"([0-9]{20})-[0-9]+\.bin")
+_REPLACED_MAX = 100  # passes that begin again because compaction replaces segments
 _STEP = 8 << 20  # bytes between calls of progress
 _KNOWN = {control.NAME, locks.NAME, *DIRECTORIES}
 
@@ -107,7 +110,7 @@ def survey(
     place = control.ControlPlace.in_directory(directory)
     for _ in range(3):
         peek = control.peek(place)
-        findings = _Survey(directory, peek, progress, spare).run()
+        findings = _survey(directory, peek, progress, spare)
         if findings.live or not any(p.severity == "damage" for p in findings.all_problems()):
             break
         now = control.peek(place)
@@ -116,12 +119,35 @@ def survey(
     return findings
 
 
+def _survey(
+    directory: Directory,
+    peek: Peek | None,
+    progress: Progress | None,
+    spare: bool,
+) -> Findings:
+    """One pass; from the start if segments were replaced. What was examined is not read again."""
+    known: dict[int, Segment] = {}
+    for _ in range(_REPLACED_MAX):
+        with suppress(SegmentReplaced):
+            return _Survey(directory, peek, progress, spare, known).run()
+    raise Busy(
+        f"{directory.path}: its segments are replaced faster than they can be checked; try again "
+        "when compaction is done"
+    )
+
+
 class _Survey:
     """One pass over a directory."""
 
     def __init__(
-        self, directory: Directory, peek: Peek | None, progress: Progress | None, spare: bool
+        self,
+        directory: Directory,
+        peek: Peek | None,
+        progress: Progress | None,
+        spare: bool,
+        known: dict[int, Segment],
     ) -> None:
+        self.known = known  # sealed segments that were examined, by inode
         self.directory = directory
         self.path = directory.path  # for messages
         self.peek = peek
@@ -152,6 +178,7 @@ class _Survey:
         for place, following in zip(places, [*places[1:], None], strict=False):  # there may be none
             place.newest = following is None
             place.next_base = following.segment.base if following is not None else None
+        self._check_same(places)
         before = None
         for place in places:
             judge(place, before)
@@ -268,7 +295,22 @@ class _Survey:
         number, end = SegmentPosition.unpack(self.peek.words[L.C_HEAD])
         return end if number == found.header.number else None
 
-    def _examine(self, found: Segment) -> None:
+    def _check_same(self, places: list[ChainLink]) -> None:
+        """Raise `SegmentReplaced` if a segment that was examined has another file by now.
+
+        Then others may have been merged into it, and be gone.
+        """
+        for place in places:
+            found = place.segment
+            if found.inode and files.inode(found.path) not in (0, found.inode):
+                raise SegmentReplaced
+
+    def _examine(self, found: Segment) -> Segment:
+        """Check a segment, unless an earlier pass has; returns what was found."""
+        known = self.known.get(found.inode)
+        if known is not None and known.header == found.header:
+            self._passed(known.size)
+            return known
         head = index_sure = 0
         if self.peek is not None and found.header is not None:
             words = self.peek.words
@@ -283,6 +325,9 @@ class _Survey:
             index_sure=index_sure,
             passed=self._passed,
         )
+        if found.footer is not None:
+            self.known[found.inode] = found
+        return found
 
     def _chain(self, own: list[Segment]) -> list[ChainLink]:
         """Examine the segments in order, and leave out those that cannot be part of the log."""
@@ -292,10 +337,12 @@ class _Survey:
             leads_to = before.leads_to if before is not None else None
             if leads_to is not None and found.base < leads_to:
                 assert before is not None
-                why = f"it begins inside the segment of seq {before.base}"
+                why, todo = f"it begins inside the segment of seq {before.base}", "move it away"
+                if _was_merged(before, found):
+                    why, todo = f"{MERGED} {before.base}", "the next compaction deletes it"
                 # Readers pass over a foreign segment, but not over one that may belong to the log.
                 severity: Severity = "damage" if found.header is None else "normal"
-                self._set_aside(found, why, "move it away", severity)
+                self._set_aside(found, why, todo, severity)
                 continue
             if found.header is None and not self._guess(found, before, own[i:]):
                 continue
@@ -307,15 +354,15 @@ class _Survey:
                 self._set_aside(found, why, "move it away")
                 continue
             try:
-                self._examine(found)
+                examined = self._examine(found)
             except NotFound:
-                continue  # just deleted by retention
-            places.append(ChainLink(found))
+                continue  # just deleted by retention, or merged into the one before
+            places.append(ChainLink(examined))
             later = own[i + 1 :]
-            found.cut = self._ends_in(found, later)
-            if found.cut:
+            examined.cut = self._ends_in(examined, later)
+            if examined.cut:
                 for stray in later:
-                    self._set_apart(stray, found)
+                    self._set_apart(stray, examined)
                 break
         return places
 
@@ -433,7 +480,7 @@ class _Survey:
                 continue  # reported already: its end is lost
             if leads_to < next_header.base_seq:
                 self._missing(place, leads_to, next_header.base_seq - 1)
-            elif next_header.number != header.number + 1:
+            elif next_header.number_first != header.number + 1:
                 following.say(
                     "chain",
                     "damage",
@@ -507,6 +554,14 @@ def _no_segment(path: str) -> NoSuchLog:
 def _active(words: Words) -> int:
     """The number of the segment that takes appends."""
     return SegmentPosition.unpack(words[L.C_HEAD]).number
+
+
+def _was_merged(before: Segment, found: Segment) -> bool:
+    """Whether a segment is one of those that were merged into the one before it."""
+    merged, own = before.header, found.header
+    if merged is None or own is None or not merged.merged:
+        return False
+    return merged.number_first < own.number <= merged.number
 
 
 def _follows(before: Segment, found: Segment) -> bool:
