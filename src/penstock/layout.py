@@ -626,3 +626,18 @@ PROFILE_FLAG_TOPICS = PROFILE_FILTER.add(
 PROFILE_TAG = RecordType("PROFILE_TAG_", then="tag, or topic")
 PROFILE_TAG_LEN = PROFILE_TAG.u16("len", "bytes of the tag, or topic")
 PROFILE_TAG_BYTES = PROFILE_TAG.size
+
+# File of a worker of a group: one page. Its worker has the OFD lock on its first byte.
+
+WORKER_VERSION = 1
+WORKER_BYTES = PAGE
+WORKER_ALIVE_BYTE = 0
+WORKER_MAGIC = b"PSKWORKR"
+WORKER = RecordType("WORKER_")
+WORKER.raw("magic", 8, "`PSKWORKR`")
+WORKER_FILE_VERSION = WORKER.u32("version", "1")
+WORKER.align(8)
+WORKER_HANDED = WORKER.u64(
+    "handed", "claims with lower numbers were handed out: if the worker dies, they count as tries"
+)
+WORKER_RECORD_BYTES = WORKER.size

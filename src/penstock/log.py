@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from penstock.consumers.listing import Consumers
     from penstock.consumers.reading import Start
     from penstock.data.scan import Scan
+    from penstock.groups.group import Group
+    from penstock.groups.listing import Groups
     from penstock.reading.aio import AsyncReader
 
     T = TypeVar("T", default=Any)
@@ -40,6 +42,7 @@ else:
     T = TypeVar("T")
 
 _ALL: Any = object()  # latest() of all keys
+_STORED: Any = object()  # group() as it was made
 
 
 class Log(Handle, Generic[T]):
@@ -659,6 +662,80 @@ class Log(Handle, Generic[T]):
             from penstock.consumers.listing import Consumers
 
         return Consumers(self)
+
+    def group(
+        self,
+        name: str,
+        *,
+        order: Literal["key"] | None = _STORED,
+        deliveries: SupportsIndex = _STORED,
+        backoff: Iterable[Span] = _STORED,
+        lease: Span | None = _STORED,
+        max_pending: SupportsIndex | None = _STORED,
+        dead_per_minute: SupportsIndex | None = _STORED,
+        topic: str | None = _STORED,
+        tags: Iterable[str] | None = _STORED,
+        start: Start = "start",
+    ) -> Group[T]:
+        """The group ``name``: a work queue whose workers, in any process, share this log's events.
+
+        It is made if there is none. Then the terms are settled for good; a call that gives others
+        later gets `Usage`, and what it leaves out is as the group has it. ``start`` says where a
+        new group begins, as for `consumer`; ``topic`` and ``tags`` what it wants.
+
+        With ``order="key"`` at most one event of a key is unfinished with a worker, in the order
+        of the log. An event is tried ``deliveries`` times (5), with delays of ``backoff`` seconds
+        (1, 5, 30, 120, 600) after failures; then it goes to the dead letters. A claim belongs to
+        its worker while that lives; with ``lease`` it ends after so many seconds as well.
+        ``max_pending`` is the most that all workers together may have claimed. If more than
+        ``dead_per_minute`` events go to the dead letters in a minute, the group stops.
+
+        >>> log = penstock.open(path)
+        >>> log.extend([b"a", b"b", b"c"])
+        range(1, 4)
+        >>> with log.group("mail").worker(timeout=0) as worker:
+        ...     for job in worker:
+        ...         with job:
+        ...             print(job.event.value, job.deliveries)
+        b'a' 1
+        b'b' 1
+        b'c' 1
+        """
+        with loading(self.path):
+            from penstock.groups.opening import open_group
+            from penstock.groups.terms import STORED, Wanted
+
+        given = (order, deliveries, backoff, lease, max_pending, dead_per_minute, topic, tags)
+        told = (STORED if term is _STORED else term for term in given)
+        return open_group(self, name, start, Wanted(*told))
+
+    def groups(self) -> Groups:
+        """The groups of this log: their progress, and whether workers are live."""
+        with loading(self.path):
+            from penstock.groups.listing import Groups
+
+        return Groups(self)
+
+    def result(
+        self, seq: SupportsIndex, timeout: float | None = 0, *, group: str | None = None
+    ) -> bytes:
+        """What a worker gave as the result of the event ``seq``; it waits ``timeout`` seconds.
+
+        ``group`` says whose result, if several groups have some. `NotFound` if there is none yet.
+        Results are kept in a log of 16 MiB, which forgets the oldest.
+
+        >>> log = penstock.open(path)
+        >>> seq = log.append(b"2 + 2")
+        >>> with log.group("sums").worker(timeout=0) as worker:
+        ...     next(worker).ack(result=b"4")
+        >>> log.result(seq)
+        b'4'
+        """
+        with loading(self.path):
+            from penstock.groups import results
+
+        found: bytes = results.find(self, seq, timeout, group)
+        return found
 
     def _other_item(self, given: object, refused: PenstockError) -> Any:
         """``log[given]`` where that is no seq."""

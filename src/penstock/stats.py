@@ -13,7 +13,7 @@ JOBS = ("allocate", "prepare", "seal", "sync", "retain", "compact", "erase")
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class BackgroundJob:
     """Results of one kind of background work of this handle. Times are UTC nanoseconds since 1970.
 
     Waiting for a lock is not a failure; the work is done later. ``queue`` is how much waits to be
@@ -86,7 +86,7 @@ class Stats:
     lock: str = "polling" if _core.POLLING else "futex"
     spurious: dict[str, str] = field(default_factory=dict)
     ring: Ring | None = None  # only for a ring
-    background: dict[str, Job] = field(default_factory=dict)
+    background: dict[str, BackgroundJob] = field(default_factory=dict)
     disk: Disk = field(default_factory=Disk)
 
 
@@ -125,7 +125,7 @@ class Stock:
 
 
 def collect(
-    path: str, control: Control | None, durable: int, stock: Stock, background: dict[str, Job]
+    path: str, control: Control | None, durable: int, stock: Stock, background: dict[str, BackgroundJob]
 ) -> Stats:
     """Combine the totals of the files with the counters."""
 

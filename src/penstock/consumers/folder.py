@@ -40,29 +40,27 @@ _UNFINISHED = re.compile(r"\.new-[0-9a-f]{16}")
 _READS = 3  # looks at a file whose owner may store meanwhile
 
 
-def check_name(name: object) -> str:
-    """Refuse what cannot be the name of a consumer.
+def check_name(name: object, what: str = "a consumer") -> str:
+    """Refuse what cannot be the name of a consumer, or of a group.
 
     >>> check_name("billing")
     'billing'
     """
     if not isinstance(name, str):
-        raise WrongType(f"the name of a consumer must be str, got {type(name).__name__}")
+        raise WrongType(f"the name of {what} must be str, got {type(name).__name__}")
     text = str.__str__(name)  # what it contains, whatever a subclass shows
     try:
         raw = text.encode()
     except UnicodeEncodeError as error:
-        raise Usage(
-            f"the name of a consumer must be valid Unicode, got {name!r}: {error}"
-        ) from None
+        raise Usage(f"the name of {what} must be valid Unicode, got {name!r}: {error}") from None
     if not text.strip() or text.startswith(".") or any(map(_is_odd, text)):
         raise Usage(
-            "the name of a consumer must not be empty or begin with a dot, and must have no slash, "
+            f"the name of {what} must not be empty or begin with a dot, and must have no slash, "
             f"line break or control character, got {name!r}"
         )
     if len(raw) > L.CONSUMER_NAME_BYTES_MAX:
         raise Usage(
-            f"the name of a consumer must have {L.CONSUMER_NAME_BYTES_MAX} bytes or fewer in "
+            f"the name of {what} must have {L.CONSUMER_NAME_BYTES_MAX} bytes or fewer in "
             f"UTF-8, got {len(raw)}"
         )
     return text
@@ -73,18 +71,18 @@ def _is_odd(char: str) -> bool:
     return char == "/" or unicodedata.category(char) in ("Cc", "Zl", "Zp")
 
 
-def open_folder(home: Name | Directory) -> Directory | None:
+def open_folder(home: Name | Directory, folder: str = FOLDER) -> Directory | None:
     """The folder in the directory ``home``; None if there is none."""
     try:
         held = files.hold_dir(home) if isinstance(home, Name) else home
-        return files.hold_dir(held.file(FOLDER))
+        return files.hold_dir(held.file(folder))
     except NotFound:
         return None
 
 
-def make_folder(home: Name | Directory, mode: int) -> Directory:
+def make_folder(home: Name | Directory, mode: int, folder: str = FOLDER) -> Directory:
     """Likewise, made if need be."""
-    found = open_folder(home)
+    found = open_folder(home, folder)
     if found is not None:
         return found
     try:
@@ -92,11 +90,11 @@ def make_folder(home: Name | Directory, mode: int) -> Directory:
             if files.make_dir(home, mode):
                 files.sync_name_in(home.directory, home)
             home = files.hold_dir(home)
-        if files.make_dir(home.file(FOLDER), mode):
-            files.sync_name_in(home, home.file(FOLDER))
+        if files.make_dir(home.file(folder), mode):
+            files.sync_name_in(home, home.file(folder))
     except Permission as error:
         raise not_writable(home, error) from error
-    return files.hold_dir(home.file(FOLDER))
+    return files.hold_dir(home.file(folder))
 
 
 def not_writable(path: object, error: PermissionError) -> Permission:

@@ -140,6 +140,9 @@ class Opening(Protocol):
     def check_there(self, handle: Handle) -> None:
         """Raise `Gone` if the log was deleted since it was opened."""
 
+    def segments_in(self, directory: Directory) -> Storage:
+        """A storage for a log of segments in another directory, such as one in ``home``."""
+
     def check_home(self, handle: Handle) -> None:
         """Raise `Gone` if ``home`` is no longer this log's, so that its consumers are not there."""
 

@@ -19,7 +19,7 @@ from penstock.layout import C_LAST_APPEND_NS
 from penstock.log import Log
 from penstock.opening import open as open_log
 from penstock.places import exists, find
-from penstock.stats import Disk, Job, Ring, Stats
+from penstock.stats import BackgroundJob, Disk, Ring, Stats
 from penstock.system import files
 
 PathOrLog: TypeAlias = "str | os.PathLike[str] | Log[Any]"
@@ -263,7 +263,7 @@ def _of_consumer(consumer: ConsumerInfo, labels: tuple[tuple[str, str], ...]) ->
 
 
 def _of_background(
-    background: dict[str, Job], label: tuple[tuple[str, str], ...]
+    background: dict[str, BackgroundJob], label: tuple[tuple[str, str], ...]
 ) -> Iterator[Sample]:
     for name, job in background.items():
         labels = (*label, ("job", name))

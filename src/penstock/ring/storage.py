@@ -25,12 +25,13 @@ from penstock.ring.file import Header, map_ring
 from penstock.ring.holds import Holds, new_hold
 from penstock.ring.named import NamedFile
 from penstock.ring.producers import Follower, FrameAt
+from penstock.segments.storage import SegmentStorage
 from penstock.settings import Settings
 from penstock.stats import Stock
 from penstock.steward.compact_report import CompactionReport, CompactRequest, ErasureReport
 from penstock.steward.plan import Retention, Why
 from penstock.system import files
-from penstock.system.directory import Name
+from penstock.system.directory import Directory, Name
 from penstock.system.messages import logger
 from penstock.system.needs import loading
 
@@ -158,6 +159,9 @@ class RingStorage:
             return
         if not files.is_linked(m.fd, self.path) and m is self.finder.map and self.leaving is None:
             raise gone_error(self.path)
+
+    def segments_in(self, directory: Directory) -> SegmentStorage:
+        return SegmentStorage(directory)
 
     def check_home(self, handle: Handle) -> None:
         """The consumers of a ring are found by its name, which another ring may have by now."""

@@ -28,7 +28,7 @@ from penstock.system.messages import logger
 
 LOST = "lost-"
 STAGING = "staging"  # a directory: rows to be appended later; not part of the log
-DIRECTORIES = {"consumers", "archive", STAGING}
+DIRECTORIES = {"consumers", "groups", "archive", STAGING}
 
 
 def check_is_free(directory: Directory) -> None:

@@ -102,6 +102,9 @@ class SegmentStorage:
     def home(self) -> Directory:
         return self.directory
 
+    def segments_in(self, directory: Directory) -> SegmentStorage:
+        return SegmentStorage(directory)
+
     @property
     def is_private(self) -> bool:
         """Whether another log will take this one over."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from time import monotonic
 
 from penstock import _core
-from penstock.stats import JOBS, Job
+from penstock.stats import JOBS, BackgroundJob
 from penstock.system.messages import logger
 
 QUIET = 60.0  # seconds in which a failure is not logged again
@@ -31,11 +31,11 @@ class Record:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._jobs = {name: Job() for name in JOBS}
+        self._jobs = {name: BackgroundJob() for name in JOBS}
         self._told: dict[tuple[object, ...], float] = {}  # when each kind of failure was logged
         self._guard = _core.Guard(again=True)
 
-    def jobs(self) -> dict[str, Job]:
+    def jobs(self) -> dict[str, BackgroundJob]:
         """The results of each job so far."""
         with self._guard:
             return dict(self._jobs)
