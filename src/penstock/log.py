@@ -593,7 +593,17 @@ class Log(Handle, Generic[T]):
         """
         check_progress(progress)
         self._ensure_open()
-        return self._storage.backup(self, files.path_text(target), progress)
+        with loading(self.path):
+            from penstock.groups.folder import group_names
+
+        beside = self._copy_groups if group_names(self._storage.home) else None
+        return self._storage.backup(self, files.path_text(target), progress, beside)
+
+    def _copy_groups(self, home: str, next_seq: int) -> None:
+        with loading(self.path):
+            from penstock.groups.copying import copy_groups
+
+        copy_groups(self, home, next_seq)
 
     def consumer(
         self,

@@ -23,6 +23,9 @@ from penstock.errors import (
     PenstockError,
     Usage,
 )
+from penstock.groups.folder import FOLDER as GROUPS
+from penstock.groups.folder import PARTS, WORKERS, closed_groups
+from penstock.groups.folder import is_ours as is_part_of_group
 from penstock.handle import control, locks
 from penstock.ring import file as ring_file
 from penstock.ring.named import SIDECAR
@@ -32,7 +35,7 @@ from penstock.system.directory import Directory
 
 DELETED = re.compile(r"\.[0-9a-f]{8}\.deleted")  # ends the name of a log that is being deleted
 _KEPT = re.compile(r"(lost|damaged)-.+\.bin")  # files that recovery and repair keep
-_BELOW = ("consumers", "groups")  # directories in a log, or beside a ring, with files of ours
+_BELOW = ("consumers",)  # directories in a log, or beside a ring, with files of ours
 _MARKS = (b"PENS", b"PSK")  # every file of Penstock begins like this
 
 
@@ -81,6 +84,8 @@ def find(directory: str | os.PathLike[str]) -> list[str]:
             below = os.path.join(place, name)
             if os.path.islink(below) or DELETED.search(name):
                 continue
+            if name.endswith(SIDECAR) and _is_log(below.removesuffix(SIDECAR)):
+                continue  # consumers and groups of a ring
             if _is_log(below):
                 found.append(below)
             elif os.path.isdir(below):
@@ -98,9 +103,10 @@ def _is_log(path: str) -> bool:
 
 
 def delete(path: str | os.PathLike[str]) -> None:
-    """Delete the log at ``path`` with its consumers. `Busy` while any handle has it open.
+    """Delete the log at ``path`` with its consumers and groups. `Busy` while a handle has it open.
 
-    `Busy` also while a consumer is live, even if its log is open for reading only.
+    `Busy` also while a consumer is live, even if its log is open for reading only, and while a
+    group is open.
 
     Nothing is deleted if there is a foreign file: the error, `Usage`, names it. A log of segments
     disappears from its path atomically, even if a process dies meanwhile. Readers of a log without
@@ -145,7 +151,7 @@ def _delete_segments(path: str) -> None:
                 if not locked or not files.lock_exclusive(held, path):
                     raise _busy(path)
                 _check_all_ours(directory)
-                with own_all(directory):
+                with own_all(directory), closed_groups(directory):
                     _core.fail_point("delete.locked")
                     aside = _put_aside(path, held)
                     _core.fail_point("delete.renamed")
@@ -181,7 +187,7 @@ def _delete_ring(path: str) -> None:
             if files.is_dir(beside) and not os.path.islink(beside):
                 with closing(files.hold_dir(beside)) as directory:
                     _check_all_ours(directory)
-                    with own_all(directory):
+                    with own_all(directory), closed_groups(directory):
                         _remove(directory)
                 _remove_dir(beside)
             ring_file.sweep(path)
@@ -225,6 +231,8 @@ def _uuid_of(path: str) -> bytes:
 
 def _is_ours(directory: Directory, name: str) -> bool:
     path = directory.file(name)
+    if name == GROUPS:
+        return _holds_groups_only(directory, name)
     if name in _BELOW:
         return _holds_ours_only(directory, name)
     if _KEPT.fullmatch(name):
@@ -240,6 +248,30 @@ def _holds_ours_only(directory: Directory, name: str) -> bool:
         return False
     with closing(files.hold_dir(path)) as below:
         return all(_begins_as_ours(below.file(found)) for found in files.list_dir(below))
+
+
+def _holds_groups_only(directory: Directory, name: str) -> bool:
+    """Whether there is nothing in the folder of groups but what groups put there."""
+    try:
+        with closing(files.hold_dir(directory.file(name))) as groups:
+            return all(_is_group(groups, found) for found in files.list_dir(groups))
+    except PenstockError:  # a file, or a link
+        return False
+
+
+def _is_group(groups: Directory, name: str) -> bool:
+    with closing(files.hold_dir(groups.file(name))) as folder:
+        for part in files.list_dir(folder):
+            if not is_part_of_group(folder, part):
+                return False
+            if part == WORKERS:
+                if not _holds_ours_only(folder, part):
+                    return False
+            elif part in PARTS:
+                with closing(files.hold_dir(folder.file(part))) as inner:
+                    if not all(_is_ours(inner, found) for found in files.list_dir(inner)):
+                        return False
+    return True
 
 
 def _begins_as_ours(path: str) -> bool:

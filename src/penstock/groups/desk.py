@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from penstock import _core
 from penstock._core import Guard
@@ -39,6 +40,7 @@ class Desk:
         self.folder = folder
         self.book = Book(sidecar)
         self.closed = False
+        self.workers: WeakSet[Any] = WeakSet()  # of this process
         self._beside: dict[str, Log[Any]] = {}  # the other logs of the group that are open
         self._begin()
 

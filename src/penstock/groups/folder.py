@@ -81,7 +81,8 @@ def note_end(home: Name | Directory, next_seq: int) -> None:
         for name in [] if groups is None else names_in(groups):
             assert groups is not None
             folder = files.hold_dir(groups.file(name))
-            if STATE in files.list_dir(folder):
+            told = notes_in(folder).values()  # nothing was decided since those were written
+            if STATE in files.list_dir(folder) and not any(end <= next_seq for end in told):
                 write_note(folder, next_seq)
     except PenstockError as error:
         logger.warning("%s: its groups were not told where the log ends: %s", home, error)

@@ -233,8 +233,11 @@ class Group(Generic[T]):
         return Schedule(self._desk, when, name, value, topic, key, headers, tz)
 
     def close(self) -> None:
-        """Close the group here, with its logs. Close its workers first: it refuses to lose jobs."""
-        self._desk.close()
+        """Close the group in this process, and its workers. Closing twice is fine."""
+        if not self._desk.closed:
+            for worker in list(self._desk.workers):
+                worker.close()
+            self._desk.close()
 
     def __enter__(self) -> Self:
         if self._desk.closed:

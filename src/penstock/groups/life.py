@@ -47,10 +47,7 @@ class Life:
                 files.write_at(
                     fd, L.WORKER.pack(magic=L.WORKER_MAGIC, version=L.WORKER_VERSION), 0, path
                 )
-                try:
-                    self._map = mmap.mmap(fd, L.WORKER_BYTES)
-                except OSError as error:
-                    raise from_os(error, "mapping", path) from error
+                self._map = _mapped(path)
                 self._words = memoryview(self._map).cast("Q")
                 self._fd = fd
                 return True
@@ -88,6 +85,17 @@ class Life:
             with suppress(PenstockError):
                 files.unlink(self._path)
         self.let_go()
+
+
+def _mapped(path: Name) -> mmap.mmap:
+    """The page, through a descriptor of its own: a map keeps one, which must not keep the lock."""
+    fd = files.open_file(path, write=True)
+    try:
+        return mmap.mmap(fd, L.WORKER_BYTES)
+    except OSError as error:
+        raise from_os(error, "mapping", path) from error
+    finally:
+        files.close(fd)
 
 
 def _lock(fd: int, path: str) -> bool:

@@ -258,7 +258,7 @@ class GroupState:
         for item in ended:
             self._finish(item)
         self.counts.acked += len(ended)
-        return [item.seq for item in ended]
+        return [item.claim for item in ended]
 
     def _nacked(self, nacked: d.Nacked, _: int) -> bool:
         item = self._end_claim(nacked.worker, nacked.claim)

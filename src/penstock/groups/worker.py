@@ -77,6 +77,7 @@ class Worker(Generic[T]):
         self._waits: tuple[Waits, int, int] | None = None
         self._life, self.number = desk.join()
         self._closed = False
+        desk.workers.add(self)
 
     @property
     def closed(self) -> bool:
@@ -127,7 +128,7 @@ class Worker(Generic[T]):
         lost = []
         for job in given:
             job._done = True
-            if job.seq not in kept:
+            if job._number not in kept:
                 lost.append(job)
         if lost:
             raise self._lost_error(lost)
@@ -235,7 +236,9 @@ class Worker(Generic[T]):
                 return found
             self._sleep(seen, min(left, self._idle_seconds()))
 
-    def _try(self, want: int, ahead: int, *, idle: bool) -> list[Job[T]]:
+    def _try(
+        self, want: int, ahead: int, *, idle: bool, buries: bool = True
+    ) -> list[Job[T]]:
         """What can be handed out now, without waiting."""
         self._check_open()
         found: list[Job[T]] = []
@@ -246,14 +249,15 @@ class Worker(Generic[T]):
             if not missing:
                 return found
             try:
-                if not self._claim(max(missing, ahead), idle=idle) and not self._queue:
+                went_on = self._claim(max(missing, ahead), idle=idle, buries=buries)
+                if not went_on and not self._queue:
                     return found
             except PenstockError:
                 if found:
                     return found  # it comes again
                 raise
 
-    def _claim(self, want: int, *, idle: bool) -> bool:
+    def _claim(self, want: int, *, idle: bool, buries: bool) -> bool:
         """Claim events; False if there is nothing to do for now."""
         desk = self._desk
         with desk.guard:
@@ -261,8 +265,9 @@ class Worker(Generic[T]):
             state = desk.book.state
             self._take_up(state)
             dying = state.dying
-        if dying:
+        if dying and buries:
             letters.bury(desk)
+            went_on = True  # others of their keys are free now
         if state.stopped and not self._queue:
             raise stopped_error(desk, state)
         return went_on

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from penstock._core import Coder, Control, Finder, Given, Hold, SegmentMap
 from penstock.errors import PenstockError
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.handle.handle import Handle
 
 T = TypeVar("T")
+Beside: TypeAlias = Callable[[str, int], None]
 
 
 class Replaced(Exception):
@@ -314,8 +315,13 @@ class Storage(Opening, Writing, Finding, Protocol):
     def repair(self, to: str | None, progress: Progress | None) -> Plan:
         """Plan a repair; with ``to``, write a repaired copy there."""
 
-    def backup(self, handle: Handle, target: str, progress: Progress | None) -> int:
-        """Copy the log as it is now to ``target``; returns the last seq copied."""
+    def backup(
+        self, handle: Handle, target: str, progress: Progress | None, beside: Beside | None = None
+    ) -> int:
+        """Copy the log as it is now to ``target``; returns the last seq copied.
+
+        Before the copy gets its name, ``beside`` is called with its home, and the next seq.
+        """
 
     def resize(self, handle: Handle, nbytes: int) -> None:
         """Give the log another size."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from penstock import _core
 from penstock.consumers.folder import copy_all, make_folder
 from penstock.errors import AlreadyExists
+from penstock.handle.storage import Beside
 from penstock.report import Progress
 from penstock.ring.named import SIDECAR
 from penstock.ring.rewrite import name_copy, source_of, write_copy
@@ -23,8 +24,17 @@ if TYPE_CHECKING:
 ATTEMPTS = 3
 
 
-def backup(handle: Handle, storage: RingStorage, target: str, progress: Progress | None) -> int:
-    """Copy the ring as it is now to ``target``; returns the last seq copied."""
+def backup(
+    handle: Handle,
+    storage: RingStorage,
+    target: str,
+    progress: Progress | None,
+    beside: Beside | None = None,
+) -> int:
+    """Copy the ring as it is now to ``target``; returns the last seq copied.
+
+    ``beside`` copies what else belongs to it to a directory, for a copy that ends before a seq.
+    """
     if files.exists(target):
         raise AlreadyExists(
             f"{target}: this path exists already; give another one", filename=target
@@ -43,6 +53,8 @@ def backup(handle: Handle, storage: RingStorage, target: str, progress: Progress
             after = write_copy(source_of(handle, storage), partial, header, settings.file_mode)
     assert after is not None
     _copy_consumers(storage, target, partial, header.uuid, after, settings)
+    if beside is not None:
+        beside(os.path.abspath(target) + SIDECAR, after)
     name_copy(partial, target)
     if progress is not None:
         progress(header.file_bytes, header.file_bytes)

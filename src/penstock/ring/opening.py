@@ -14,6 +14,7 @@ from penstock import layout as L
 from penstock._core import RingMap
 from penstock.consumers.folder import clamp_all
 from penstock.errors import Io, PenstockError
+from penstock.groups.folder import note_end
 from penstock.handle import control
 from penstock.handle.control import Words
 from penstock.handle.storage import Replaced
@@ -78,6 +79,8 @@ def first_open(file: NamedFile, held_fd: int) -> None:
         ending.clear_rest(ends, None, due=due)
         if files.exists(file.home):
             clamp_all(file.home, header.uuid, words[L.C_NEXT_SEQ])
+            if not trusted:
+                note_end(file.home, words[L.C_NEXT_SEQ])
     except Io:
         with suppress(PenstockError):  # so that the next opener does not trust it
             files.write_at(held_fd, bytes(8), L.RING_CONTROL_OFFSET, file.path)

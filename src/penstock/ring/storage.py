@@ -16,7 +16,7 @@ from penstock.errors import Gone, PenstockError, TooLarge, Usage, gone_error
 from penstock.handle.control import ControlPlace
 from penstock.handle.durability import Snapshot
 from penstock.handle.producers import Table
-from penstock.handle.storage import Apart, Moved, SeenSettings
+from penstock.handle.storage import Apart, Beside, Moved, SeenSettings
 from penstock.report import Plan, Progress, Report
 from penstock.ring import finding, opening, resize, state, syncing, writing
 from penstock.ring.backup import backup
@@ -402,9 +402,11 @@ class RingStorage:
 
         return repair(self.file.held, to, False, progress)
 
-    def backup(self, handle: Handle, target: str, progress: Progress | None) -> int:
+    def backup(
+        self, handle: Handle, target: str, progress: Progress | None, beside: Beside | None = None
+    ) -> int:
         """Copy the ring as it is now to ``target``; returns the last seq copied."""
-        return backup(handle, self, target, progress)
+        return backup(handle, self, target, progress, beside)
 
     def resize(self, handle: Handle, nbytes: int) -> None:
         resize.resize(handle, self, nbytes)

@@ -14,6 +14,7 @@ from penstock import _core
 from penstock import layout as L
 from penstock.consumers.folder import copy_all, make_folder
 from penstock.errors import AlreadyExists, NotFound
+from penstock.handle.storage import Beside
 from penstock.layout import SegmentPosition
 from penstock.report import Progress
 from penstock.segments import segment
@@ -36,13 +37,20 @@ def backup(
     settings: Settings,
     target: str,
     progress: Progress | None,
+    beside: Beside | None = None,
 ) -> int:
-    """Copy every segment up to the ``head`` of now; returns the last seq copied."""
-    return new_directory(
-        target,
-        settings.dir_mode,
-        lambda partial: _copy_all(store, head, settings, partial, progress),
-    )
+    """Copy every segment up to the ``head`` of now; returns the last seq copied.
+
+    ``beside`` copies what else belongs to the log to a directory, for a copy up to a seq.
+    """
+
+    def fill(partial: str) -> int:
+        last = _copy_all(store, head, settings, partial, progress)
+        if beside is not None:
+            beside(partial, last + 1)
+        return last
+
+    return new_directory(target, settings.dir_mode, fill)
 
 
 def new_directory(target: str, mode: int, fill: Callable[[str], T]) -> T:

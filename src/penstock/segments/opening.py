@@ -7,6 +7,8 @@ import os
 from penstock import layout as L
 from penstock.consumers.folder import FOLDER, clamp_all
 from penstock.errors import Io, NoSuchLog, gone_error
+from penstock.groups.folder import FOLDER as GROUPS
+from penstock.groups.folder import note_end
 from penstock.handle import control, locks
 from penstock.handle.control import ControlPlace, Words
 from penstock.segments import ending, leftovers, recovery, syncing
@@ -73,6 +75,8 @@ def first_open(
     leftovers.sweep_loads(directory, names)
     if FOLDER in names:
         clamp_all(directory, uuid, words[L.C_NEXT_SEQ])
+    if GROUPS in names and not trusted:
+        note_end(directory, words[L.C_NEXT_SEQ])
     file_mode = active.settings.file_mode
     locks.keep_readers_out(lock_fd, directory, file_mode)
     words[L.C_LOCK_INO] = os.fstat(lock_fd).st_ino

@@ -16,7 +16,7 @@ from penstock.handle import locks
 from penstock.handle.control import ControlPlace
 from penstock.handle.durability import Snapshot
 from penstock.handle.producers import Table
-from penstock.handle.storage import SeenSettings
+from penstock.handle.storage import Beside, SeenSettings
 from penstock.layout import SegmentPosition
 from penstock.report import Plan, Progress, Report
 from penstock.segments import ending, finding, opening, segment, state, syncing, writing
@@ -381,8 +381,10 @@ class SegmentStorage:
 
         return repair(self.directory, to=to, progress=progress)
 
-    def backup(self, handle: Handle, target: str, progress: Progress | None) -> int:
-        return backup(self.store, handle._head, handle.settings, target, progress)
+    def backup(
+        self, handle: Handle, target: str, progress: Progress | None, beside: Beside | None = None
+    ) -> int:
+        return backup(self.store, handle._head, handle.settings, target, progress, beside)
 
     def resize(self, handle: Handle, nbytes: int) -> None:
         """Refuse: the log has no fixed size."""

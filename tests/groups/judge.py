@@ -1,0 +1,74 @@
+"""What must hold of a group, and of the notes of its workers, when everything is settled."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import penstock
+from penstock import Log
+from penstock.groups import decisions as d
+from penstock.groups.book import Book
+
+
+def drain(log: Log, name: str = "storm") -> None:
+    """Settle whatever is left, and wait for what is delayed."""
+    with log.group(name) as group:
+        with group.worker(timeout=0.5) as worker:
+            for job in worker:
+                job.ack()
+        assert group.pending() == []
+
+
+def outcomes(log: Log, name: str, seqs: range) -> Counter[int]:
+    """How often each event had a final outcome: acked, or in the dead letters."""
+    with log.group(name) as group:
+        dead = Counter(int(letter.header("dead.seq") or 0) for letter in group.dead)
+        acked = group.stats().acked
+        assert acked + sum(dead.values()) == len(seqs), (acked, len(dead), len(seqs))
+        assert max(dead.values(), default=0) <= 1, dead.most_common(3)
+    return dead
+
+
+def replay(path: Path) -> Counter[str]:
+    """Derive the state from all decisions again: nothing may be void by mistake."""
+    kinds: Counter[str] = Counter()
+    with penstock.open(path, mode="r") as sidecar:
+        book = Book(sidecar)
+        book.load()
+        for event in sidecar.read(on_gap="skip"):
+            kinds[type(d.decode(event.value, str(path), event.seq)).__name__] += 1
+        assert not book.state.open, book.state.open
+    return kinds
+
+
+def check_notes(path: Path, dead: Counter[int]) -> None:
+    """No event was acked twice, or acked and dead; nothing was handed out after its ack."""
+    acked: dict[int, int] = {}
+    handed: dict[int, int] = defaultdict(int)
+    for file in path.glob("notes-*"):
+        for line in file.read_text().splitlines():
+            kind, _, seq, *_, moment = line.split()
+            if kind == "acked":
+                assert int(seq) not in acked, f"{seq} was acked twice"
+                acked[int(seq)] = int(moment)
+            elif kind == "got":
+                handed[int(seq)] = max(handed[int(seq)], int(moment))
+    for seq, when in acked.items():
+        assert seq not in dead, f"{seq} was acked and is dead"
+        assert handed[seq] < when, f"{seq} was handed out after its ack"
+
+
+def check_order(path: Path, keys: dict[int, bytes]) -> None:
+    """Of a key, an event was handed out only when the ones before it were settled, or letting."""
+    lines = []
+    for file in path.glob("notes-*"):
+        for line in file.read_text().splitlines():
+            kind, _, seq, *_, moment = line.split()
+            lines.append((int(moment), kind, int(seq)))
+    highest: dict[bytes, int] = {}
+    for _, kind, seq in sorted(lines):
+        if kind == "got":
+            key = keys[seq]
+            assert seq >= highest.get(key, 0), f"{seq} came after {highest[key]} of {key!r}"
+            highest[key] = seq
