@@ -46,6 +46,9 @@ if TYPE_CHECKING:
     from penstock.data.codecs import register_codec
     from penstock.data.scan import Scan
     from penstock.event import Entry, Event
+    from penstock.groups.group import Group
+    from penstock.groups.job import Job
+    from penstock.groups.worker import Worker
     from penstock.log import Log
     from penstock.opening import create, open, repair, verify
     from penstock.places import delete, exists, find
@@ -73,8 +76,10 @@ __all__ = [
     "Full",
     "Gap",
     "Gone",
+    "Group",
     "Internal",
     "Io",
+    "Job",
     "Lag",
     "Log",
     "Merged",
@@ -95,6 +100,7 @@ __all__ = [
     "TooLarge",
     "UnsupportedVersion",
     "Usage",
+    "Worker",
     "WrongType",
     "create",
     "delete",
@@ -115,6 +121,8 @@ _LATER = {
     "Consumer": "penstock.consumers.consumer",
     "Entry": "penstock.event",
     "Event": "penstock.event",
+    "Group": "penstock.groups.group",
+    "Job": "penstock.groups.job",
     "Lag": "penstock.consumers.reading",
     "Log": "penstock.log",
     "Merged": "penstock.reading.merging",
@@ -125,6 +133,7 @@ _LATER = {
     "Scan": "penstock.data.scan",
     "Settings": "penstock.settings",
     "Stats": "penstock.stats",
+    "Worker": "penstock.groups.worker",
     "create": "penstock.opening",
     "delete": "penstock.places",
     "exists": "penstock.places",

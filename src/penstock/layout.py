@@ -641,3 +641,12 @@ WORKER_HANDED = WORKER.u64(
     "handed", "claims with lower numbers were handed out: if the worker dies, they count as tries"
 )
 WORKER_RECORD_BYTES = WORKER.size
+
+# A note for a group: where its log ended when it may have lost events with the power.
+
+GROUP_NOTE_MAGIC = b"PSKENDED"
+GROUP_NOTE = RecordType("GROUP_NOTE_")
+GROUP_NOTE.raw("magic", 8, "`PSKENDED`")
+GROUP_NOTE_END = GROUP_NOTE.u64("end", "the log had no event with this seq, or a higher one")
+GROUP_NOTE_CRC = GROUP_NOTE.crc(20, "of the note up to here")
+GROUP_NOTE_BYTES = GROUP_NOTE.size

@@ -713,11 +713,20 @@ class Log(Handle, Generic[T]):
         """
         with loading(self.path):
             from penstock.groups.opening import open_group
-            from penstock.groups.terms import STORED, Wanted
+            from penstock.groups.terms import Wanted
 
-        given = (order, deliveries, backoff, lease, max_pending, dead_per_minute, topic, tags)
-        told = (STORED if term is _STORED else term for term in given)
-        return open_group(self, name, start, Wanted(*told))
+        given: dict[str, Any] = {
+            "order": order,
+            "deliveries": deliveries,
+            "backoff": backoff,
+            "lease": lease,
+            "max_pending": max_pending,
+            "dead_per_minute": dead_per_minute,
+            "topic": topic,
+            "tags": tags,
+        }
+        wanted = Wanted({what: term for what, term in given.items() if term is not _STORED})
+        return open_group(self, name, start, wanted)
 
     def groups(self) -> Groups:
         """The groups of this log: their progress, and whether workers are live."""

@@ -125,7 +125,11 @@ class Stock:
 
 
 def collect(
-    path: str, control: Control | None, durable: int, stock: Stock, background: dict[str, BackgroundJob]
+    path: str,
+    control: Control | None,
+    durable: int,
+    stock: Stock,
+    background: dict[str, BackgroundJob],
 ) -> Stats:
     """Combine the totals of the files with the counters."""
 

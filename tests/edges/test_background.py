@@ -16,8 +16,13 @@ import pytest
 import penstock
 from penstock import errors
 from penstock import layout as L
+<<<<<<< HEAD
 from penstock.stats import Job
 from penstock.steward import ahead, record
+=======
+from penstock.stats import BackgroundJob
+from penstock.steward import ahead
+>>>>>>> d2e96d6 (Groups: deaths, power loss, types)
 from penstock.system import files
 from tests.support import alone
 from tests.support.wait import wait_for
@@ -30,7 +35,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
 
 
-def job(log: penstock.Log, name: str) -> Job:
+def job(log: penstock.Log, name: str) -> BackgroundJob:
     return log.stats().background[name]
 
 
@@ -68,7 +73,7 @@ def test_a_new_handle_has_a_clean_record(path: Path) -> None:
         where = path.with_suffix(".ring") if kind else path
         with penstock.open(where, **kind) as log, penstock.open(where, mode="r") as reader:
             for handle in (log, reader):
-                assert handle.stats().background == {name: Job() for name in JOBS}
+                assert handle.stats().background == {name: BackgroundJob() for name in JOBS}
 
 
 @pytest.mark.parametrize(

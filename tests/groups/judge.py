@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from pathlib import Path
 
 import penstock
 from penstock import Log
 from penstock.groups import decisions as d
-from penstock.groups.book import Book
+from penstock.groups.ledger import Ledger
 
 
 def drain(log: Log, name: str = "storm") -> None:
@@ -34,7 +34,7 @@ def replay(path: Path) -> Counter[str]:
     """Derive the state from all decisions again: nothing may be void by mistake."""
     kinds: Counter[str] = Counter()
     with penstock.open(path, mode="r") as sidecar:
-        book = Book(sidecar)
+        book = Ledger(sidecar)
         book.load()
         for event in sidecar.read(on_gap="skip"):
             kinds[type(d.decode(event.value, str(path), event.seq)).__name__] += 1
@@ -42,32 +42,32 @@ def replay(path: Path) -> Counter[str]:
     return kinds
 
 
+def lines_of(path: Path) -> list[tuple[int, str, int]]:
+    """All notes in the order of time: when, what, which event."""
+    found = []
+    for file in path.glob("notes-*"):
+        for line in file.read_text().splitlines():
+            words = line.split()
+            found.append((int(words[-1]), words[0], int(words[2])))
+    return sorted(found)
+
+
 def check_notes(path: Path, dead: Counter[int]) -> None:
     """No event was acked twice, or acked and dead; nothing was handed out after its ack."""
     acked: dict[int, int] = {}
-    handed: dict[int, int] = defaultdict(int)
-    for file in path.glob("notes-*"):
-        for line in file.read_text().splitlines():
-            kind, _, seq, *_, moment = line.split()
-            if kind == "acked":
-                assert int(seq) not in acked, f"{seq} was acked twice"
-                acked[int(seq)] = int(moment)
-            elif kind == "got":
-                handed[int(seq)] = max(handed[int(seq)], int(moment))
-    for seq, when in acked.items():
-        assert seq not in dead, f"{seq} was acked and is dead"
-        assert handed[seq] < when, f"{seq} was handed out after its ack"
+    for when, kind, seq in lines_of(path):
+        if kind == "acked":
+            assert seq not in acked, f"{seq} was acked twice"
+            assert seq not in dead, f"{seq} was acked and is dead"
+            acked[seq] = when
+        elif kind == "got":
+            assert seq not in acked, f"{seq} was handed out after its ack"
 
 
 def check_order(path: Path, keys: dict[int, bytes]) -> None:
-    """Of a key, an event was handed out only when the ones before it were settled, or letting."""
-    lines = []
-    for file in path.glob("notes-*"):
-        for line in file.read_text().splitlines():
-            kind, _, seq, *_, moment = line.split()
-            lines.append((int(moment), kind, int(seq)))
+    """Of a key, an event was handed out only after the ones before it."""
     highest: dict[bytes, int] = {}
-    for _, kind, seq in sorted(lines):
+    for _, kind, seq in lines_of(path):
         if kind == "got":
             key = keys[seq]
             assert seq >= highest.get(key, 0), f"{seq} came after {highest[key]} of {key!r}"

@@ -40,9 +40,7 @@ async def poll(
             left = deadline - loop.time()
             if left <= 0:
                 return found
-            armed = [
-                listener.arm(slot, look) for (_, slot), look in zip(logs, seen, strict=True)
-            ]
+            armed = [listener.arm(slot, look) for (_, slot), look in zip(logs, seen, strict=True)]
             if all(armed):
                 await listener.sleep(min(left, worker._idle_seconds()))
                 listener.changed()

@@ -24,7 +24,7 @@ DELAYED = 2  # (DELAYED, seq, due)
 KEYED = 3  # (KEYED, seq, hash of its key, due or 0)
 
 
-class Terms(Struct, frozen=True, array_like=True):
+class GroupTerms(Struct, frozen=True, array_like=True):
     """What was settled when the group was made."""
 
     order: str = ""  # or "key"
@@ -44,7 +44,7 @@ class Made(Struct, array_like=True, tag=0):
     log: bytes
     now: Number
     start: Number
-    terms: Terms
+    terms: GroupTerms
 
 
 class Joined(Struct, array_like=True, tag=1):
@@ -59,7 +59,7 @@ class Joined(Struct, array_like=True, tag=1):
 class Claimed(Struct, array_like=True, tag=2):
     """A worker wants so many events: of ``known`` open ones, then new ones from ``base`` on.
 
-    ``runs`` are the new events before ``end`` that it found in the log; others are not for the group.
+    ``runs`` are the new events before ``end`` that it found; others are not for the group.
     """
 
     worker: Number
@@ -169,7 +169,7 @@ class Resumed(Struct, array_like=True, tag=15):
     now: Number
 
 
-class Summary(Struct, array_like=True, tag=16):
+class SnapshotPart(Struct, array_like=True, tag=16):
     """A part of a snapshot: the state after decision ``after``."""
 
     after: Number
@@ -196,7 +196,7 @@ Decision = (
     | Cut
     | Ticked
     | Resumed
-    | Summary
+    | SnapshotPart
 )
 
 encode = msgspec.msgpack.Encoder().encode
@@ -206,7 +206,7 @@ _decode = msgspec.msgpack.Decoder(Decision).decode
 def decode(data: bytes, path: str, seq: int) -> Decision:
     """The decision that was stored under ``seq``; `Corrupt` if it is none."""
     try:
-        return _decode(data)
+        found: Decision = _decode(data)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise Corrupt(
             f"{path}: the decision with seq {seq} cannot be read ({error}); nothing was changed. "
@@ -214,6 +214,7 @@ def decode(data: bytes, path: str, seq: int) -> Decision:
             path=path,
             seq=seq,
         ) from None
+    return found
 
 
 def spans_of(numbers: list[int]) -> Spans:

@@ -12,8 +12,8 @@ from penstock._core import Guard
 from penstock.errors import Closed, NotFound, PenstockError
 from penstock.groups import decisions as d
 from penstock.groups import life
-from penstock.groups.book import Book
-from penstock.groups.folder import DEAD, RESULTS, make_below
+from penstock.groups.folder import DEAD, make_below
+from penstock.groups.ledger import Ledger
 from penstock.groups.lookahead import Lookahead
 from penstock.groups.state import DIED, GroupState
 from penstock.settings import Options, Settings
@@ -38,7 +38,7 @@ class Desk:
         self.log = log
         self.name = name
         self.folder = folder
-        self.book = Book(sidecar)
+        self.book = Ledger(sidecar)
         self.closed = False
         self.workers: WeakSet[Any] = WeakSet()  # of this process
         self._beside: dict[str, Log[Any]] = {}  # the other logs of the group that are open
@@ -56,7 +56,7 @@ class Desk:
         """The lock of the threads of this process; a child of a fork gets its own."""
         if self._generation != _core.fork_generation():
             self._begin()
-            self.book = Book(self.book.log)
+            self.book = Ledger(self.book.log)
         if self.closed:
             raise self.closed_error()
         return self._guard
@@ -113,9 +113,8 @@ class Desk:
                 if self.ahead is None:
                     self.ahead = Lookahead(self.log, state.terms)
                 end, runs = self.ahead.vouch(base, room - len(known), now)
-            if not known and not runs:
-                if end <= base + SKIPPED_MAX and not (idle and end > base and self._may_skip(now)):
-                    return False
+            if not known and not runs and not self._must_skip(end - base, now, idle=idle):
+                return False
             before = state.at
             self.book.record(d.Claimed(worker, now, room, known, base, end, runs))
         finally:
@@ -123,9 +122,10 @@ class Desk:
         state = self.book.state
         return state.cursor != base or state.at != before + 1 or bool(known)
 
-    def _may_skip(self, now: int) -> bool:
-        """Whether it is time to store that some events are not for the group."""
-        due = not 0 <= now - self._skipped < SKIP_NS
+    def _must_skip(self, count: int, now: int, *, idle: bool) -> bool:
+        """Whether it is time to store that so many events are not for the group."""
+        due = count > SKIPPED_MAX
+        due |= idle and count > 0 and not 0 <= now - self._skipped < SKIP_NS
         if due:
             self._skipped = now
         return due
@@ -166,7 +166,9 @@ class Desk:
         except PenstockError as error:
             if not getattr(error, "seq", None):
                 raise
-            logger.warning("%s: the group %r passes over seq %s: %s", self.path, self.name, seq, error)
+            logger.warning(
+                "%s: the group %r passes over seq %s: %s", self.path, self.name, seq, error
+            )
         if letter:
             try:
                 return self.beside(DEAD)[letter]

@@ -13,9 +13,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-import msgspec
-
-from penstock import _core
+from penstock import _core, headers
+from penstock import layout as L
 from penstock.consumers.folder import check_name as check_any_name
 from penstock.consumers.folder import names_in, open_folder
 from penstock.errors import AlreadyExists, Busy, Corrupt, NotFound, PenstockError
@@ -32,8 +31,6 @@ WORKER = re.compile(r"[0-9a-f]{16}")
 _UNFINISHED = ".new"
 _DELETED = re.compile(r"\.[0-9a-f]{16}\.deleted")
 
-_encode_note = msgspec.msgpack.Encoder().encode
-_decode_note = msgspec.msgpack.Decoder(dict[str, int]).decode
 
 
 def check_name(name: object) -> str:
@@ -94,7 +91,8 @@ def write_note(folder: Directory, next_seq: int) -> None:
     temporary = folder.file(note + _UNFINISHED)
     fd = files.create_file(temporary, 0o600)
     try:
-        files.write_at(fd, _encode_note({"end": next_seq}), 0, temporary)
+        said = headers.seal(L.GROUP_NOTE, magic=L.GROUP_NOTE_MAGIC, end=next_seq)
+        files.write_at(fd, said, 0, temporary)
         files.sync_data(fd, temporary)
     finally:
         files.close(fd)
@@ -113,16 +111,21 @@ def notes_in(folder: Directory) -> dict[str, int]:
         with suppress(NotFound):  # another opener has done what it says
             fd = files.open_file(path, write=False)
             try:
-                found[name] = _decode_note(files.read_at(fd, 100, 0, path))["end"]
-            except (msgspec.DecodeError, KeyError):
+                said = files.read_at(fd, L.GROUP_NOTE_BYTES, 0, path)
+            finally:
+                files.close(fd)
+            if (
+                len(said) != L.GROUP_NOTE_BYTES
+                or not said.startswith(L.GROUP_NOTE_MAGIC)
+                or not headers.is_good(L.GROUP_NOTE, said)
+            ):
                 raise Corrupt(
                     f"{path}: this note of where the log ended cannot be read; compare the log's "
                     "last event with what the group has done, and delete the note",
                     path=path,
                     offset=0,
-                ) from None
-            finally:
-                files.close(fd)
+                )
+            found[name] = L.GROUP_NOTE.get(said, "end")
     return found
 
 

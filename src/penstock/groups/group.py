@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, SupportsIndex
 
 from penstock import _core
-from penstock.errors import Closed, Usage, WrongType
+from penstock.errors import Usage, WrongType
 from penstock.event import Buffer, Event, Headers
 from penstock.groups import decisions as d
-from penstock.groups import inspecting, letters, life
+from penstock.groups import inspecting, letters
 from penstock.groups.desk import Desk
 from penstock.groups.folder import DEAD
 from penstock.groups.inspecting import GroupStats, Pending, WorkerInfo
@@ -63,7 +63,7 @@ class Group(Generic[T]):
         return self._desk.closed
 
     @property
-    def terms(self) -> d.Terms:
+    def terms(self) -> d.GroupTerms:
         """What was settled when it was made; times in nanoseconds."""
         with self._desk.guard:
             return self._desk.state().terms
@@ -253,5 +253,6 @@ class Group(Generic[T]):
 
     def __reduce__(self) -> tuple[object, ...]:
         raise WrongType(
-            f"a Group cannot be copied or pickled; pickle the log, and call log.group({self.name!r})"
+            "a Group cannot be copied or pickled; pickle the log, and call "
+            f"log.group({self.name!r}) where it is wanted"
         )

@@ -125,7 +125,7 @@ def stats(desk: Desk) -> GroupStats:
     )
 
 
-def fresh_lag(log: Log[Any], cursor: int, terms: d.Terms) -> Lag:
+def fresh_lag(log: Log[Any], cursor: int, terms: d.GroupTerms) -> Lag:
     """What no worker has looked at yet."""
     return measure(log, cursor, Filter(terms.topic, None, terms.tags))
 

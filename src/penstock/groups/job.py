@@ -31,6 +31,9 @@ class Job(Generic[T]):
     event: Event[T]
     seq: int  # that of the event in its log, also if this is the copy of a dead letter
     deliveries: int  # this one is counted
+    _worker: Worker[T]
+    _number: int  # of the claim
+    _done: bool
 
     def __new__(cls, *_: object, **__: object) -> Self:
         raise Usage("a Job comes from a worker: for job in log.group(name).worker()")

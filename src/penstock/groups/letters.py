@@ -1,8 +1,8 @@
 """Dead letters: events that were given up, moved to a log of their own, each exactly once.
 
-A mover reads which letters are there already, from the last one that a decision knows, and appends
-the others, each with ``expect=``: if another mover was faster, it looks again. Only when they are on
-disk, a decision says so. Whoever dies in between leaves letters that the next mover finds.
+A mover reads which letters are there already, from the last one that was known when the first of
+its events was given up, and appends the others, each with ``expect=``: if another mover was faster,
+it looks again. Only when they are on disk, a decision says so. Whoever dies in between leaves letters that the next mover finds.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def bury(desk: Desk) -> None:
     while True:
         with desk.guard:
             state = desk.state()
-            known = state.letters
             uuid = state.uuid.hex()
             dying = [
                 _Dying(i.seq, i.dying, i.deliveries, i.reason, i.letter)
                 for i in list(state.dying.values())[:AT_ONCE]
             ]
+            known = min((state.dying[item.seq].after for item in dying), default=0)
         if not dying:
             return
         dead = desk.beside(DEAD)

@@ -14,10 +14,10 @@ from penstock.consumers.reading import Lag
 from penstock.errors import Corrupt, NotFound, PenstockError, Permission, Usage
 from penstock.groups import folder as folders
 from penstock.groups import life
-from penstock.groups.book import Book
-from penstock.groups.decisions import Terms
+from penstock.groups.decisions import GroupTerms
 from penstock.groups.desk import open_inner
 from penstock.groups.inspecting import fresh_lag
+from penstock.groups.ledger import Ledger
 from penstock.groups.state import GroupState
 from penstock.system import files
 from penstock.system.directory import Directory
@@ -50,7 +50,7 @@ class GroupInfo:
     stopped: bool = False
     problem: str | None = None
     _log: Log[Any] | None = field(default=None, repr=False, compare=False)
-    _terms: Terms = field(default=Terms(), repr=False, compare=False)
+    _terms: GroupTerms = field(default=GroupTerms(), repr=False, compare=False)
 
     @cached_property
     def lag(self) -> Lag:
@@ -145,7 +145,7 @@ def read_state(log: Log[Any], name: str) -> Iterator[tuple[Directory, GroupState
     inside = files.hold_dir(folder.file(folders.STATE))
     sidecar = open_inner(log, inside, None, write=False)
     try:
-        state = Book(sidecar).catch_up()
+        state = Ledger(sidecar).catch_up()
         if not state.uuid:
             raise NotFound(f"{folder.path}: this group is being made just now")
         if state.log_uuid != log._uuid():

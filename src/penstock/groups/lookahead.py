@@ -1,4 +1,4 @@
-"""What a worker has read ahead in the log: which new events its group may have, and they themselves."""
+"""What was read ahead in the log: which new events a group may have, and the events."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def hash_of(key: bytes | None) -> int | None:
 class Lookahead:
     """New events of a log from a seq on, as runs that a claim can name."""
 
-    def __init__(self, log: Log[Any], terms: d.Terms) -> None:
+    def __init__(self, log: Log[Any], terms: d.GroupTerms) -> None:
         self._log = log
         self._terms = terms
         self._reader: Reader[Any] | None = None
@@ -64,10 +64,10 @@ class Lookahead:
 
     def vouch(self, cursor: int, want: int, now: int) -> tuple[int, list[Run]]:
         """What is known from ``cursor`` on: up to which seq, and the runs before that."""
-        if self._reader is None or not self._begin <= cursor:
+        if self._reader is None or cursor < self._begin:
             self.start_at(cursor)
-        elif cursor > self._end and not self._skip_to(cursor):
-            self.start_at(cursor)
+        elif cursor > self._end:
+            self._skip_to(cursor)
         self._drop(cursor)
         if not self._runs:
             self._read(now)
@@ -76,18 +76,21 @@ class Lookahead:
             return self._end, self._runs
         return self._runs[most][1], self._runs[:most]
 
-    def _skip_to(self, cursor: int) -> bool:
-        """Others have come further: read on until there, unless that is far away."""
-        assert self._reader is not None
+    def _skip_to(self, cursor: int) -> None:
+        """Others have come further: read on until there; seek, if that is far away."""
+        reader = self._reader
+        assert reader is not None
         if cursor > self._end + SKIP:
-            return False
-        while self._reader.position < cursor:
-            if not self._reader.take(min(AHEAD, cursor - self._reader.position)):
+            self.start_at(cursor)
+            return
+        while reader.position < cursor:
+            if not reader.take(min(AHEAD, cursor - reader.position)):
                 break
         self._runs, self.events = [], {}
-        self._begin = self._end = self._reader.position
-        self._lost = self._reader.skipped
-        return self._end == cursor
+        self._begin = self._end = reader.position
+        self._lost = reader.skipped
+        if self._end != cursor:
+            self.start_at(cursor)
 
     def _drop(self, cursor: int) -> None:
         """Forget what was examined already."""

@@ -64,7 +64,7 @@ def open_group(log: Log[T], name: str, start: Start, wanted: Wanted) -> Group[T]
     return group
 
 
-def _agree(desk: Desk, wanted: Wanted, new: d.Terms, start: Start) -> None:
+def _agree(desk: Desk, wanted: Wanted, new: d.GroupTerms, start: Start) -> None:
     """Have the group made, by whoever is first; refuse one that differs."""
     log, sidecar = desk.log, desk.book.log
     if sidecar.last_seq == 0:

@@ -34,7 +34,7 @@ def keep(desk: Desk, seq: int, result: Any, *, durable: bool) -> None:
 def _first_kept(log: Log[Any]) -> int:
     bases = sorted(
         int(name.split(".")[0])
-        for name in files.list_dir(log._storage.home)  # type: ignore[arg-type]
+        for name in files.list_dir(log._storage.home)
         if name.endswith(".seg")
     )
     return bases[-SEGMENTS_KEPT]

@@ -9,11 +9,11 @@ from __future__ import annotations
 import datetime as dt
 import re
 import threading
-from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from penstock import _core
-from penstock.errors import Conflict, PenstockError, Usage, WrongType
+from penstock.errors import Conflict, Usage, WrongType
 from penstock.event import Buffer, Headers
 from penstock.groups import decisions as d
 from penstock.groups.folder import check_name
@@ -150,7 +150,7 @@ class Schedule:
         self.name = check_name(name)
         self._desk = desk
         self._value = value
-        self._parts = {"topic": topic, "key": key, "headers": headers}
+        self._parts: dict[str, Any] = {"topic": topic, "key": key, "headers": headers}
         self.last_error: str | None = None
         self._stop = threading.Event()
         self._generation = _core.fork_generation()
@@ -208,18 +208,13 @@ class Schedule:
             if self._desk.state().ticks.get(self.name, 0) >= due:
                 return
         value = self._value
-        if isinstance(value, Callable):  # type: ignore[arg-type]
+        if callable(value):
             value = value(_EPOCH + dt.timedelta(microseconds=due // 1000))
-        try:
+        with suppress(Conflict):  # another process is at a later tick
             self._desk.log.append(
                 value, time=_core.Ns(due), producer=(self._producer, due), **self._parts
             )
-        except Conflict:
-            pass  # another process is at a later tick
         _core.fail_point("group.ticked")
         with self._desk.guard:
             self._desk.state()
             self._desk.book.record(d.Ticked(self.name, due))
-
-
-__all__ = ["Cron", "Interval", "PenstockError", "Schedule", "ticks_of"]

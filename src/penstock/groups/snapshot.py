@@ -27,6 +27,7 @@ class StoredEvent(Struct, array_like=True):
     since: Number
     until: Number
     dying: Number
+    after: Number
     reason: str
 
 
@@ -47,7 +48,7 @@ class StoredState(Struct, array_like=True):
     uuid: bytes
     log: bytes
     made: Number
-    terms: d.Terms
+    terms: d.GroupTerms
     cursor: Number
     letters: Number
     raised: list[Number]
@@ -96,6 +97,7 @@ def pack(state: GroupState) -> bytes:
                     i.since,
                     i.until,
                     i.dying,
+                    i.after,
                     i.reason,
                 )
                 for i in state.open.values()
@@ -133,7 +135,8 @@ def _restored(stored: StoredState, at: int) -> GroupState:
     for e in stored.open:
         item = Unfinished(e.seq, e.key, e.due, e.letter)
         item.deliveries, item.worker, item.claim = e.deliveries, e.worker, e.claim
-        item.since, item.until, item.dying, item.reason = e.since, e.until, e.dying, e.reason
+        item.since, item.until, item.reason = e.since, e.until, e.reason
+        item.dying, item.after = e.dying, e.after
         state.open[e.seq] = item
     for item in sorted(state.open.values(), key=lambda item: item.claim):
         if item.worker:

@@ -28,6 +28,7 @@ class Unfinished:
     """An event that workers have looked at and that has no final outcome yet."""
 
     __slots__ = (
+        "after",
         "claim",
         "deliveries",
         "due",
@@ -52,6 +53,7 @@ class Unfinished:
         self.since = 0  # when it was claimed
         self.until = 0  # when the lease ends; 0: never
         self.dying = 0  # when it was given up, while it waits to be buried
+        self.after = 0  # the last dead letter that was known then: its own comes later
         self.reason = ""  # of its last failure
 
 
@@ -91,13 +93,13 @@ class GroupState:
         self.uuid = b""
         self.log_uuid = b""
         self.made = 0
-        self.terms = d.Terms()
+        self.terms = d.GroupTerms()
         self.cursor = 1  # the first seq that was not looked at
         self.open: dict[int, Unfinished] = {}
         self.members: dict[int, Member] = {}
         self.claimed = 0
         self.dying: dict[int, Unfinished] = {}  # in the order in which they were given up
-        self.letters = 0  # the last seq of the dead letters that a decision knows
+        self.letters = 0  # the last of the dead letters that a decision knows
         self.raised = Ranges()  # dead letters that are tried again
         self.counts = Counts()
         self.deaths: deque[int] = deque()  # when; of the last minute
@@ -354,7 +356,7 @@ class GroupState:
         self.stopped = 0
         self.deaths.clear()
 
-    def _summary(self, _: d.Summary, __: int) -> None:
+    def _snapshot_part(self, _: d.SnapshotPart, __: int) -> None:
         """A snapshot changes nothing."""
 
     # Steps of these.
@@ -425,7 +427,7 @@ class GroupState:
             self._retry(item, now, 0, reason if claim < handed else None)
 
     def _give_up(self, item: Unfinished, now: int, reason: str) -> None:
-        item.dying = max(1, now)
+        item.dying, item.after = max(1, now), self.letters
         item.reason = reason[:REASON_CHARACTERS_MAX]
         self.dying[item.seq] = item
         self.counts.dead += 1
@@ -519,5 +521,5 @@ _APPLY: dict[type, Callable[[GroupState, Any, int], Any]] = {
     d.Cut: GroupState._cut,
     d.Ticked: GroupState._ticked,
     d.Resumed: GroupState._resumed,
-    d.Summary: GroupState._summary,
+    d.SnapshotPart: GroupState._snapshot_part,
 }

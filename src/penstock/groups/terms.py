@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import datetime as dt
 import operator
-from collections.abc import Iterable, Iterator
-from typing import Any, SupportsIndex
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
+from penstock.arguments import check_choice
 from penstock.consumers.file import Filter
 from penstock.errors import TooLarge, Usage, WrongType
 from penstock.groups import decisions as d
 from penstock.reader import tag_bytes, topic_bytes
 from penstock.times import Span, span_ns
 
-STORED: Any = object()  # not given: as the group has it, or the default of a new one
 BACKOFF = (1, 5, 30, 120, 600)
 _BACKOFFS_MAX = 1000
 _COUNT_MAX = (1 << 31) - 1
@@ -48,45 +48,18 @@ def delay_ns(given: object, what: str) -> int:
 class Wanted:
     """The terms that a call gave, by name; what is not there was left out."""
 
-    def __init__(
-        self,
-        order: object,
-        deliveries: SupportsIndex,
-        backoff: Iterable[Span],
-        lease: Span | None,
-        max_pending: SupportsIndex | None,
-        dead_per_minute: SupportsIndex | None,
-        topic: str | None,
-        tags: Iterable[str] | None,
-    ) -> None:
-        self.given: dict[str, Any] = {}
-        if order is not STORED:
-            if order is not None and (not isinstance(order, str) or order != "key"):
-                raise Usage(f"order must be None or 'key', got {order!r}")
-            self.given["order"] = "" if order is None else "key"
-        if deliveries is not STORED:
-            self.given["deliveries"] = whole(deliveries, "deliveries", 1)
-        if backoff is not STORED:
-            self.given["backoff"] = _backoff(backoff)
-        if lease is not STORED:
-            self.given["lease"] = 0 if lease is None else span_ns(lease, "lease")
-        for name, value in (("max_pending", max_pending), ("dead_per_minute", dead_per_minute)):
-            if value is not STORED:
-                self.given[name] = 0 if value is None else whole(value, name, 1)
-        if topic is not STORED:
-            self.given["topic"] = None if topic is None else topic_bytes(topic)
-        if tags is not STORED:
-            self.given["tags"] = _tag_names(tags)
+    def __init__(self, given: dict[str, Any]) -> None:
+        self.given = {what: _CHECKS[what](term, what) for what, term in given.items()}
 
-    def new(self) -> d.Terms:
+    def new(self) -> d.GroupTerms:
         """The terms of a new group."""
-        terms = {"backoff": _backoff(BACKOFF)} | self.given
+        terms = {"backoff": _backoff(BACKOFF, "backoff")} | self.given
         wants = Filter(terms.get("topic"), None, terms.get("tags"))
         if len(str(wants)) > 4000:
             raise TooLarge("the topic and tags of a group must fit 4000 characters")
-        return d.Terms(**terms)
+        return d.GroupTerms(**terms)
 
-    def check(self, path: str, name: str, has: d.Terms) -> None:
+    def check(self, path: str, name: str, has: d.GroupTerms) -> None:
         """Refuse terms that the group does not have."""
         for what, value in self.given.items():
             there = getattr(has, what)
@@ -98,10 +71,32 @@ class Wanted:
                 )
 
 
-def _backoff(given: Iterable[Span]) -> tuple[int, ...]:
+def _order(given: object, what: str) -> str:
+    if given is not None:
+        check_choice(given, what, "key")
+    return "" if given is None else "key"
+
+
+def _tries(given: object, what: str) -> int:
+    return whole(given, what, 1)
+
+
+def _limit(given: object, what: str) -> int:
+    return 0 if given is None else whole(given, what, 1)
+
+
+def _lease(given: Span | None, what: str) -> int:
+    return 0 if given is None else span_ns(given, what)
+
+
+def _topic(given: str | None, _: str) -> bytes | None:
+    return None if given is None else topic_bytes(given)
+
+
+def _backoff(given: Iterable[Span], what: str) -> tuple[int, ...]:
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise WrongType(
-            f"backoff must be some numbers of seconds, such as (1, 5, 30), got "
+            f"{what} must be some numbers of seconds, such as (1, 5, 30), got "
             f"{type(given).__name__}"
         )
     steps = []
@@ -112,10 +107,22 @@ def _backoff(given: Iterable[Span]) -> tuple[int, ...]:
     return tuple(steps)
 
 
-def _tag_names(tags: Iterable[str] | None) -> tuple[str, ...] | None:
+def _tag_names(tags: Iterable[str] | None, _: str) -> tuple[str, ...] | None:
     if isinstance(tags, Iterator):
         tags = list(tags)  # it is gone through twice
     return tuple(sorted(set(tags))) if tags is not None and tag_bytes(tags) else None
+
+
+_CHECKS: dict[str, Callable[[Any, str], Any]] = {
+    "order": _order,
+    "deliveries": _tries,
+    "backoff": _backoff,
+    "lease": _lease,
+    "max_pending": _limit,
+    "dead_per_minute": _limit,
+    "topic": _topic,
+    "tags": _tag_names,
+}
 
 
 def _said(what: str, value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from penstock import _core
@@ -21,7 +22,7 @@ def trim(log: Any, before: int) -> None:
     bases = sorted(
         int(name.split(".")[0]) for name in files.list_dir(directory) if segment.is_name(name)
     )
-    goes = [base for base, after in zip(bases, bases[1:], strict=False) if after <= before]
+    goes = [base for base, after in itertools.pairwise(bases) if after <= before]
     if not goes:
         return
     first = bases[len(goes)]

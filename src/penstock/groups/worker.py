@@ -6,6 +6,7 @@ A worker is alive while it holds the kernel's lock on its file; when it dies, it
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import math
 import time
 from collections import deque
@@ -88,17 +89,14 @@ class Worker(Generic[T]):
         return self
 
     def __next__(self) -> Job[T]:
-        if self._queue:  # the quick way
-            found = self._hand_out(1)
-        else:
+        found = self._hand_out(1) if self._queue else None
+        if not found:
             found = self._get(1, self._prefetch, self.timeout)
         if not found:
             raise StopIteration
         return found[0]
 
-    def poll(
-        self, n: SupportsIndex | None = None, timeout: float | None = 0
-    ) -> list[Job[T]]:
+    def poll(self, n: SupportsIndex | None = None, timeout: float | None = 0) -> list[Job[T]]:
         """Up to ``n`` jobs, or ``batch``, as a list; it waits ``timeout`` seconds for the first.
 
         All of them are handed out: if this worker dies, each counts as tried.
@@ -236,9 +234,7 @@ class Worker(Generic[T]):
                 return found
             self._sleep(seen, min(left, self._idle_seconds()))
 
-    def _try(
-        self, want: int, ahead: int, *, idle: bool, buries: bool = True
-    ) -> list[Job[T]]:
+    def _try(self, want: int, ahead: int, *, idle: bool, buries: bool = True) -> list[Job[T]]:
         """What can be handed out now, without waiting."""
         self._check_open()
         found: list[Job[T]] = []
@@ -426,7 +422,7 @@ class Worker(Generic[T]):
                 raise Usage(f"{self._path}: the job of seq {job.seq} is of another worker")
             job._check()
         given.sort(key=lambda job: job._number)
-        for one, other in zip(given, given[1:], strict=False):
+        for one, other in itertools.pairwise(given):
             if one is other:
                 raise Usage(f"{self._path}: the job of seq {one.seq} was given twice")
         return given
@@ -462,9 +458,7 @@ class Worker(Generic[T]):
                     state = desk.state()
                     if self.number in state.members:
                         reason = "its worker ended with an exception"
-                        desk.book.record(
-                            d.Ended(self.number, _core.now_ns(), handed, reason)
-                        )
+                        desk.book.record(d.Ended(self.number, _core.now_ns(), handed, reason))
                     dying = desk.book.state.dying
                 if dying:
                     letters.bury(desk)

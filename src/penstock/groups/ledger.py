@@ -28,7 +28,7 @@ READ = 512
 JUMP = 4096  # decisions of its own that a reader steps over
 
 
-class Book:
+class Ledger:
     """The decisions of one group, and what they have come to. One thread at a time uses it."""
 
     def __init__(self, log: Any) -> None:
@@ -64,7 +64,7 @@ class Book:
         parts: dict[bytes, list[bytes]] = {}
         for event in self.log.read(topic=SNAPSHOT, reverse=True, on_gap="skip"):
             part = d.decode(event.value, self.path, event.seq)
-            if not isinstance(part, d.Summary):
+            if not isinstance(part, d.SnapshotPart):
                 continue
             if part.part == part.parts - 1:
                 parts[part.id] = []
@@ -138,7 +138,7 @@ class Book:
                 if seq <= state.at:
                     continue
                 decision = d.decode(event.value, path, seq)
-                if type(decision) is d.Summary:
+                if type(decision) is d.SnapshotPart:
                     self._saw(decision, seq)
                 try:
                     done = state.apply(decision, seq)
@@ -158,7 +158,7 @@ class Book:
         self._reader = Reader(self.log, Query(seq, follows=True), seq, SEQ_MAX)
         return self._reader
 
-    def _saw(self, part: d.Summary, seq: int) -> None:
+    def _saw(self, part: d.SnapshotPart, seq: int) -> None:
         if part.part == part.parts - 1:
             self.snapped = seq
             self._kept = max(self._kept, part.after + 1)
@@ -175,7 +175,7 @@ class Book:
         pieces = [data[i : i + PART_BYTES] for i in range(0, len(data), PART_BYTES)]
         name = os.urandom(8)
         for i, piece in enumerate(pieces):
-            part = d.Summary(after, name, i, len(pieces), piece)
+            part = d.SnapshotPart(after, name, i, len(pieces), piece)
             _core.fail_point("group.snapshot")
             self.log.append(d.encode(part), topic=SNAPSHOT)
         self.catch_up()
