@@ -16,13 +16,8 @@ import pytest
 import penstock
 from penstock import errors
 from penstock import layout as L
-<<<<<<< HEAD
-from penstock.stats import Job
-from penstock.steward import ahead, record
-=======
 from penstock.stats import BackgroundJob
-from penstock.steward import ahead
->>>>>>> d2e96d6 (Groups: deaths, power loss, types)
+from penstock.steward import ahead, record
 from penstock.system import files
 from tests.support import alone
 from tests.support.wait import wait_for

@@ -218,6 +218,8 @@ def open_inner(
     log: Log[Any], directory: Directory, new: Settings | None, *, write: bool = True
 ) -> Log[Any]:
     """Open a log in the folder of a group of ``log``, which may be a ring."""
+    if new is not None:  # the log may have been renamed since it was opened
+        directory.path = os.readlink(f"/proc/self/fd/{directory.anchor().fd}")
     options = Options(
         writable=write, timeout=log._timeout, any_file_system=log._options.any_file_system
     )

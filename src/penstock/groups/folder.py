@@ -32,7 +32,6 @@ _UNFINISHED = ".new"
 _DELETED = re.compile(r"\.[0-9a-f]{16}\.deleted")
 
 
-
 def check_name(name: object) -> str:
     """Refuse what cannot be the name of a group."""
     return check_any_name(name, "a group")

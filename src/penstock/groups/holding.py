@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import NotFound
+from penstock.errors import NotFound, PenstockError
 from penstock.groups import folder as folders
 from penstock.groups import life
 from penstock.groups.listing import read_state
@@ -16,19 +16,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """The lowest seq that a group may yet hand out, and when it last decided anything."""
+    """The lowest seq that a group may yet hand out, and when it last decided anything.
+
+    ``problem`` is why its decisions cannot be read: then it may need everything.
+    """
 
     name: str
     seq: int
     live: bool
     seen_ns: int
+    problem: str | None = None
 
 
 def needed(log: Log[Any]) -> list[Needed]:
     """What each group of a log still needs.
 
-    A group whose decisions cannot be read raises: nobody knows what it needs. Events that were sent
-    back from the dead letters are not needed in the log, since their letters have copies.
+    Events that were sent back from the dead letters are not needed in the log, since their letters
+    have copies.
 
     >>> log = penstock.open(path)
     >>> log.extend([b"a", b"b"])
@@ -46,4 +50,6 @@ def needed(log: Log[Any]) -> list[Needed]:
                 found.append(Needed(name, state.needed_seq(), live, seen))
         except NotFound:  # deleted, or not made yet, just now
             continue
+        except PenstockError as error:
+            found.append(Needed(name, 0, False, 0, str(error)))
     return found

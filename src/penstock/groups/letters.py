@@ -1,8 +1,9 @@
 """Dead letters: events that were given up, moved to a log of their own, each exactly once.
 
 A mover reads which letters are there already, from the last one that was known when the first of
-its events was given up, and appends the others, each with ``expect=``: if another mover was faster,
-it looks again. Only when they are on disk, a decision says so. Whoever dies in between leaves letters that the next mover finds.
+its events was given up, and appends the others, each with ``expect=``: if another mover was
+faster, it looks again. Only when they are on disk, a decision says so. Whoever dies in between
+leaves letters that the next mover finds.
 """
 
 from __future__ import annotations

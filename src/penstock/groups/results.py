@@ -9,7 +9,7 @@ from penstock.arguments import seconds
 from penstock.errors import NotFound, Usage
 from penstock.groups.desk import open_inner
 from penstock.groups.folder import RESULTS, check_name, group_names, open_group
-from penstock.groups.trimming import trim
+from penstock.groups.trimming import first_seqs, trim
 from penstock.reader import to_seq
 from penstock.system import files
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from penstock.log import Log
 
 SEGMENTS_KEPT = 4
-_SEGMENT_BYTES = 4 << 20
 _LOOK_S = 0.2  # between two looks for a group, or results, that are not there yet
 
 
@@ -28,16 +27,7 @@ def keep(desk: Desk, seq: int, result: Any, *, durable: bool) -> None:
     log.append(result, key=_key(seq), durable=durable)
     first = log.last_seq - log.first_seq
     if first > 1000 and log.last_seq % 1000 == 0 and log.stats().segments > SEGMENTS_KEPT:
-        trim(log, _first_kept(log))
-
-
-def _first_kept(log: Log[Any]) -> int:
-    bases = sorted(
-        int(name.split(".")[0])
-        for name in files.list_dir(log._storage.home)
-        if name.endswith(".seg")
-    )
-    return bases[-SEGMENTS_KEPT]
+        trim(log, first_seqs(log)[-SEGMENTS_KEPT])
 
 
 def _key(seq: int) -> bytes:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 from penstock import _core
 from penstock.errors import Busy, PenstockError
 from penstock.segments import segment
-from penstock.steward import turn
 from penstock.system import files
 from penstock.system.messages import logger
+
+
+def first_seqs(log: Any) -> list[int]:
+    """The first seq of each segment of a log, in order."""
+    names = files.list_dir(log._storage.home)
+    return sorted(int(name.split(".")[0]) for name in names if segment.is_name(name))
 
 
 def trim(log: Any, before: int) -> None:
@@ -18,21 +22,13 @@ def trim(log: Any, before: int) -> None:
 
     It is maintenance: what cannot be done now is done the next time.
     """
-    directory = log._storage.home
-    bases = sorted(
-        int(name.split(".")[0]) for name in files.list_dir(directory) if segment.is_name(name)
-    )
-    goes = [base for base, after in itertools.pairwise(bases) if after <= before]
-    if not goes:
+    bases = first_seqs(log)
+    kept = max((base for base in bases if base <= before), default=0)
+    if not bases or kept <= bases[0]:
         return
-    first = bases[len(goes)]
+    _core.fail_point("group.trim")
     try:
-        with turn.taken(directory):
-            log._change_settings(lambda now: now.changed(first_seq=max(now.first_seq, first)))
-            log.sync()
-            _core.fail_point("group.trim")
-            for base in goes:
-                files.unlink(directory.file(segment.file_name(base)))
+        log.steward.trim(before=kept, timeout=0)
     except Busy:
         pass
     except PenstockError as error:

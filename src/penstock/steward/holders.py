@@ -48,7 +48,7 @@ def holders_of(handle: Handle) -> list[Holder]:
     ]
     if _has_groups():
         needed = importlib.import_module(_GROUPS).needed(log)
-        found += [Holder(one.name, one.seq, one.live, one.seen_ns) for one in needed]
+        found += [Holder(one.name, one.seq, one.live, one.seen_ns, one.problem) for one in needed]
     return found
 
 
