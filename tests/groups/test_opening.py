@@ -83,7 +83,7 @@ def test_odd_workers(log: Log, what: str, value: Any) -> None:
         group.worker(**{what: value})
     for odd in ({"timeout": "1"}, {"timeout": -1}, {"on_error": "ignore"}, {"on_error": None}):
         with pytest.raises(Usage):
-            group.worker(**odd)  # type: ignore[arg-type]
+            group.worker(**odd)
     assert group.workers() == []
 
 
@@ -133,7 +133,7 @@ def test_terms_are_settled(path: Path, log: Log) -> None:
     log.group("mail", order="key", deliveries=7, lease=2.5, tags=("a", "b")).close()
     for other in ({"order": None}, {"deliveries": 5}, {"lease": None}, {"backoff": (9,)}):
         with pytest.raises(Usage, match=f"was made with {next(iter(other))}="):
-            log.group("mail", **other)  # type: ignore[arg-type]
+            log.group("mail", **other)
 
 
 def test_only_for_writers(path: Path, log: Log) -> None:

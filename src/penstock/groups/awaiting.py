@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from penstock.groups import letters
+from penstock.groups.worker import WATCH_S
 from penstock.reading import aio
 
 if TYPE_CHECKING:
@@ -42,13 +43,25 @@ async def poll(
                 return found
             armed = [listener.arm(slot, look) for (_, slot), look in zip(logs, seen, strict=True)]
             if all(armed):
-                await listener.sleep(min(left, worker._idle_seconds()))
+                await _sleep(listener, worker, min(left, worker._idle_seconds()))
                 listener.changed()
                 desk.log._storage.check_there(desk.log)
             else:
                 await asyncio.sleep(0)
     finally:
         listener.close()
+
+
+async def _sleep(listener: aio.Listener, worker: Worker[_T], timeout: float) -> None:
+    """Sleep until there is news, somebody has died, or time is up."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + timeout
+    with worker._desk.watching(worker.number) as others:
+        while (left := end - loop.time()) > 0:
+            if await listener.sleep(min(left, WATCH_S) if others else left):
+                return
+            if others and others.has_death():
+                return
 
 
 class AwaitedJobs(Generic[_T]):

@@ -151,11 +151,12 @@ class Desk:
             gone = sorted(lease[1:] for lease in state.leases if lease[0] <= now)
             self.book.record(d.Lapsed(now, gone))
 
-    def others_have_claims(self, worker: int) -> bool:
-        """Whether claims return if another worker dies. Inside ``guard``."""
-        state = self.book.state
-        mine = state.members.get(worker)
-        return state.claimed > (0 if mine is None else len(mine.claims))
+    def watching(self, worker: int) -> life.Others:
+        """The other workers that have claims, to be watched for deaths during a sleep."""
+        with self.guard:
+            members = self.book.state.members.values()
+            files = [m.file for m in members if m.claims and m.number != worker]
+        return life.Others(self.folder, files)
 
     def fetch(self, seq: int, letter: int) -> Any:
         """The event of a claim; None if it is gone."""

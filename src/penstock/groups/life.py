@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 from contextlib import suppress
+from typing import Self
 
 from penstock import _core
 from penstock import layout as L
@@ -129,6 +130,39 @@ def handed_by_dead(folder: Directory, name: str) -> int | None:
     if len(found) < L.WORKER_RECORD_BYTES or not found.startswith(L.WORKER_MAGIC):
         return L.SEQ_MAX
     return int(L.WORKER.unpack(found)["handed"])
+
+
+class Others:
+    """Files of workers that are watched for a while: a look is one cheap call for each."""
+
+    def __init__(self, folder: Directory, names: list[str]) -> None:
+        self._fds: list[int] = []
+        self._gone = False  # the file of one is
+        self._fork = _core.fork_generation()
+        for name in names:
+            try:
+                fd = files.open_file(_path_of(folder, name), write=False)
+            except NotFound:
+                self._gone = True
+                continue
+            _core.own_fd(fd)
+            self._fds.append(fd)
+
+    def __bool__(self) -> bool:
+        return self._gone or bool(self._fds)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._fork == _core.fork_generation():
+            for fd in self._fds:
+                _core.close_fd(fd)
+
+    def has_death(self) -> bool:
+        """Whether one of them is dead."""
+        held = _core.is_byte_held
+        return self._gone or any(not held(fd, L.WORKER_ALIVE_BYTE) for fd in self._fds)
 
 
 def is_alive(folder: Directory, name: str) -> bool:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 AHEAD = 256  # events that are read at once
 SKIP = 16 * AHEAD  # others' events that are read over, not sought
-SPARE = 16  # events beyond those wanted that a claim names, in case others claim at the same time
+SPARE = 6  # runs beyond those wanted that a claim names, in case others claim at the same time
 
 
 def hash_of(key: bytes | None) -> int | None:
@@ -71,7 +71,7 @@ class Lookahead:
         self._drop(cursor)
         if not self._runs:
             self._read(now)
-        most = 4 * want + SPARE
+        most = 2 * want + SPARE
         if len(self._runs) <= most:
             return self._end, self._runs
         return self._runs[most][1], self._runs[:most]

@@ -331,18 +331,25 @@ class Worker(Generic[T]):
         assert self._waits is not None
         waits, log, book = self._waits
         if waits.arm(log, seen[0]) and waits.arm(book, seen[1]):
-            waits.sleep(timeout)
+            with self._desk.watching(self.number) as others:
+                end = time.monotonic() + timeout
+                left = timeout
+                while left > 0 and not waits.sleep(min(left, WATCH_S if others else left)):
+                    if others and others.has_death():
+                        break
+                    left = end - time.monotonic()
         self._desk.log._storage.check_there(self._desk.log)
 
     def _idle_seconds(self) -> float:
-        """How long nothing can happen that no log tells."""
-        desk = self._desk
+        """How long nothing can happen that neither a log nor a lock tells."""
+        desk, wait = self._desk, IDLE_S
         with desk.guard:
             state = desk.book.state
-            wait = WATCH_S if desk.others_have_claims(self.number) else IDLE_S
             due = state.next_due() if state.room else 0
-        if due:
-            wait = min(wait, max(0.001, (due - _core.now_ns()) / 1e9))
+            lapse = state.next_lapse()
+        for moment in (due, lapse[0] if lapse is not None else 0):
+            if moment:
+                wait = min(wait, max(0.001, (moment - _core.now_ns()) / 1e9))
         return wait
 
     # Settling.
