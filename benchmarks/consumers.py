@@ -169,7 +169,9 @@ def _missing(name: str) -> str:
 
 
 @contextmanager
-def _redis(path: Path, values: list[bytes], count: int) -> Iterator[Callable[[], float]]:
+def _redis(
+    path: Path, values: list[bytes], count: int, batch: int = BATCH
+) -> Iterator[Callable[[], float]]:
     """A server of its own on a free loopback port, without persistence, and a full stream."""
     import redis  # type: ignore[import-not-found,unused-ignore]
 
@@ -201,7 +203,7 @@ def _redis(path: Path, values: list[bytes], count: int) -> Iterator[Callable[[],
             client.execute_command("XGROUP", "DESTROY", "stream", "g")
             client.execute_command("XGROUP", "CREATE", "stream", "g", "0")
             began = perf_counter()
-            while found := client.xreadgroup("g", "c", {"stream": ">"}, count=BATCH):
+            while found := client.xreadgroup("g", "c", {"stream": ">"}, count=batch):
                 entries = found[b"stream"][0] if isinstance(found, dict) else found[0][1]
                 for _, fields in entries:
                     fields[b"v"]

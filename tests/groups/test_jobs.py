@@ -173,8 +173,8 @@ def test_backoff_delays(log: Log) -> None:
         assert steps - 1 < found.next_try.timestamp() - before < steps + 60
         assert list(worker) == []
         with group._desk.guard:  # the time has come
-            group._desk.book.state.open[1].due = 1
-            group._desk.book.state.offer_again([1])
+            group._desk.ledger.state.open[1].due = 1
+            group._desk.ledger.state.offer_again([1])
     assert next(worker).deliveries == 4
 
 
@@ -291,7 +291,7 @@ def test_only_what_it_wants(log: Log) -> None:
         log.append(b"%d" % i, topic="odd" if i % 1000 == 999 else "even")
     worker = log.group("mail", topic="odd").worker(timeout=0)
     assert values(worker.poll(100)) == [b"999", b"1999", b"2999"]
-    assert worker.group._desk.book.state.cursor > 2000
+    assert worker.group._desk.ledger.state.cursor > 2000
 
 
 def test_where_a_group_begins(log: Log) -> None:
@@ -460,7 +460,7 @@ def test_a_large_group_opens_from_its_snapshot(log: Log, kind: str) -> None:
     worker.close()
     group.close()
     opened: Group = log.group("mail")
-    book = opened._desk.book
+    book = opened._desk.ledger
     assert sorted(book.state.open) == kept
     assert book.snapped > 0 and book.state.at - book.snapped < 5000
     assert [job.seq for job in opened.worker().poll(100)] == kept

@@ -296,14 +296,16 @@ def test_events_that_are_gone(tmp_path: Path) -> None:
         assert group.stats().lost == 3001 - len(left)
         assert group.pending() == []
     with penstock.open(tmp_path / "log", segment_size="64KiB") as log:
-        log.append(b"short", ttl=0.05)
+        log.append(b"short")
         log.append(b"long")
-        group = log.group("mail", backoff=(0,))
+        group = log.group("mail")
         worker = group.worker(timeout=5)
-        next(worker).nack(delay=0.2)
+        next(worker).nack(delay=0.1)
         next(worker).ack()
-        assert worker.poll(timeout=0.4) == []
+        log.configure(ttl=0.01)
+        assert worker.poll(timeout=0.5) == []
         assert group.stats().lost == 1
+        log.configure(ttl=0)
         log.extend([b"x"] * 5)
         late = log.group("late")
         log.steward.trim(before=6)

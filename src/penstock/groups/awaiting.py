@@ -30,9 +30,9 @@ async def poll(
     deadline = math.inf if timeout is None else loop.time() + timeout
     listener = aio.Listener(loop)
     try:
-        logs = [(log, listener.watch(log)) for log in (desk.log, desk.book.log)]
+        logs = [(log, listener.watch(log)) for log in (desk.log, desk.ledger.log)]
         while True:
-            if desk.book.state.dying:  # a sync takes long
+            if desk.ledger.state.dying:  # a sync takes long
                 await asyncio.to_thread(letters.bury, desk)
             seen = [listener.look(slot) for _, slot in logs]
             found = worker._try(want, ahead, idle=True, buries=False)

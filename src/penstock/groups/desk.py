@@ -32,13 +32,13 @@ STATE_SEGMENT_BYTES = 4 << 20
 
 
 class Desk:
-    """A group in this process. Whoever uses ``book`` or ``ahead`` is inside ``guard``."""
+    """A group in this process. Whoever uses ``ledger`` or ``ahead`` is inside ``guard``."""
 
     def __init__(self, log: Log[Any], name: str, folder: Directory, sidecar: Log[Any]) -> None:
         self.log = log
         self.name = name
         self.folder = folder
-        self.book = Ledger(sidecar)
+        self.ledger = Ledger(sidecar)
         self.closed = False
         self.workers: WeakSet[Any] = WeakSet()  # of this process
         self._beside: dict[str, Log[Any]] = {}  # the other logs of the group that are open
@@ -56,7 +56,7 @@ class Desk:
         """The lock of the threads of this process; a child of a fork gets its own."""
         if self._generation != _core.fork_generation():
             self._begin()
-            self.book = Ledger(self.book.log)
+            self.ledger = Ledger(self.ledger.log)
         if self.closed:
             raise self.closed_error()
         return self._guard
@@ -74,7 +74,7 @@ class Desk:
 
     def state(self) -> GroupState:
         """The state now; inside ``guard``."""
-        return self.book.catch_up()
+        return self.ledger.catch_up()
 
     def join(self) -> tuple[life.Life, int]:
         """A new worker: its file, and its number."""
@@ -89,37 +89,37 @@ class Desk:
             with self.guard:
                 self.state()
                 joined = d.Joined(alive.name, socket.gethostname(), os.getpid(), _core.now_ns())
-                self.book.record(joined)
-                members = self.book.state.members.values()
+                self.ledger.record(joined)
+                members = self.ledger.state.members.values()
                 number = next(m.number for m in members if m.file == alive.name)
         except BaseException:
             alive.remove()
             raise
         return alive, number
 
-    def claim(self, worker: int, want: int, *, idle: bool) -> bool:
+    def claim(self, worker: int, want: int, state: GroupState, *, idle: bool) -> bool:
         """Claim up to so many events; False if there is nothing to do for now. Inside ``guard``."""
-        state = self.state()
         now = _core.now_ns()
         if now - self._looked > LOOK_NS or now < self._looked:
             self.look_after(state, now)
-            state = self.book.state
-        room = min(want, state.room)
+            state = self.ledger.state
+        room = want if state.is_open_wide else min(want, state.room)
         base = end = state.cursor
         runs: list[d.Run] = []
-        known = state.choose(room, now) if room else []
+        known = state.choose(room, now) if room and (state.ready or state.delayed) else []
         try:
-            if room > len(known) and not self._is_blocked(state):
+            if room > len(known) and not (state.queues and self._is_blocked(state)):
                 if self.ahead is None:
                     self.ahead = Lookahead(self.log, state.terms)
                 end, runs = self.ahead.vouch(base, room - len(known), now)
             if not known and not runs and not self._must_skip(end - base, now, idle=idle):
                 return False
             before = state.at
-            self.book.record(d.Claimed(worker, now, room, known, base, end, runs))
+            self.ledger.record(d.Claimed(worker, now, room, known, base, end, runs))
         finally:
-            state.offer_again(known)
-        state = self.book.state
+            if known:
+                state.offer_again(known)
+        state = self.ledger.state
         return state.cursor != base or state.at != before + 1 or bool(known)
 
     def _must_skip(self, count: int, now: int, *, idle: bool) -> bool:
@@ -143,18 +143,18 @@ class Desk:
             handed = life.handed_by_dead(self.folder, member.file)
             if handed is not None:
                 _core.fail_point("group.found-dead")
-                self.book.record(d.Ended(member.number, now, handed, DIED))
+                self.ledger.record(d.Ended(member.number, now, handed, DIED))
                 life.delete_file(self.folder, member.file)
-                state = self.book.state
+                state = self.ledger.state
         lapse = state.next_lapse()
         if lapse is not None and lapse[0] <= now:
             gone = sorted(lease[1:] for lease in state.leases if lease[0] <= now)
-            self.book.record(d.Lapsed(now, gone))
+            self.ledger.record(d.Lapsed(now, gone))
 
     def watching(self, worker: int) -> life.Others:
         """The other workers that have claims, to be watched for deaths during a sleep."""
         with self.guard:
-            members = self.book.state.members.values()
+            members = self.ledger.state.members.values()
             files = [m.file for m in members if m.claims and m.number != worker]
         return life.Others(self.folder, files)
 
@@ -212,7 +212,7 @@ class Desk:
         beside, self._beside = self._beside, {}
         for log in beside.values():
             log.close()
-        self.book.close()
+        self.ledger.close()
 
 
 def open_inner(

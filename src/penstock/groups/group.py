@@ -143,7 +143,7 @@ class Group(Generic[T]):
         """Let a group go on that stopped because too many events went to the dead letters."""
         with self._desk.guard:
             if self._desk.state().stopped:
-                self._desk.book.record(d.Resumed(_core.now_ns()))
+                self._desk.ledger.record(d.Resumed(_core.now_ns()))
 
     def stats(self) -> GroupStats:
         """Counts of events by their state, and what became of others.
@@ -199,7 +199,7 @@ class Group(Generic[T]):
             if number not in state.members:
                 there = ", ".join(map(str, state.members)) or "none"
                 raise Usage(f"{self.path}: worker must be one of {there}, got {number}")
-            released: int = self._desk.book.record(d.Released(number, _core.now_ns()))
+            released: int = self._desk.ledger.record(d.Released(number, _core.now_ns()))
             return released
 
     def every(

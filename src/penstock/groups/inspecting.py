@@ -96,7 +96,7 @@ def stats(desk: Desk) -> GroupStats:
         ends = [m.file for m in state.members.values()]
         counts, cursor, terms = state.counts, state.cursor, state.terms
         raised, stopped = len(state.raised), state.stopped
-        rates = _rates(desk.book.log, now)
+        rates = _rates(desk.ledger.log, now)
     lag = fresh_lag(desk.log, cursor, terms)
     oldest = lag.seconds
     if first:

@@ -60,7 +60,7 @@ def bury(desk: Desk) -> None:
         _core.fail_point("group.moved")
         with desk.guard:
             desk.state()
-            desk.book.record(d.Buried([item.seq for item in dying], last))
+            desk.ledger.record(d.Buried([item.seq for item in dying], last))
 
 
 def _move(desk: Desk, dead: Log[Any], dying: list[_Dying], known: int, uuid: str) -> int:
@@ -168,7 +168,7 @@ def _raise(desk: Desk, some: list[tuple[int, int, int | None]], dry_run: bool) -
     _core.fail_point("group.raise")
     with desk.guard:
         desk.state()
-        return int(desk.book.record(d.Raised(some)) or 0)
+        return int(desk.ledger.record(d.Raised(some)) or 0)
 
 
 def _still_dead(desk: Desk) -> Iterator[Event[Any]]:

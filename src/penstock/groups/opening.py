@@ -66,7 +66,7 @@ def open_group(log: Log[T], name: str, start: Start, wanted: Wanted) -> Group[T]
 
 def _agree(desk: Desk, wanted: Wanted, new: d.GroupTerms, start: Start) -> None:
     """Have the group made, by whoever is first; refuse one that differs."""
-    log, sidecar = desk.log, desk.book.log
+    log, sidecar = desk.log, desk.ledger.log
     if sidecar.last_seq == 0:
         begins, _ = find_start(log, start, "start")
         made = d.Made(os.urandom(16), log._uuid(), _core.now_ns(), max(1, begins), new)
@@ -104,7 +104,7 @@ def _cut(desk: Desk) -> None:
         state = desk.state()
         if state.cursor > stop or any(seq >= stop for seq in state.open):
             before = state.cursor
-            desk.book.record(d.Cut(stop, note), durable=True)
+            desk.ledger.record(d.Cut(stop, note), durable=True)
             logger.warning(
                 "%s: the group had come to seq %s, and the log ended before seq %s: it lost events "
                 "with the power, or is an older copy. The group goes on at seq %s, so that none of "

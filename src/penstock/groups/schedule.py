@@ -158,7 +158,7 @@ class Schedule:
             state = desk.state()
             self._producer = f"{state.uuid.hex()}:{self.name}"
             if self.name not in state.ticks:  # it begins now, not with a tick of the past
-                desk.book.record(d.Ticked(self.name, self._ticks.last(_core.now_ns())))
+                desk.ledger.record(d.Ticked(self.name, self._ticks.last(_core.now_ns())))
         self._thread = Background("penstock-ticks", self._step)
 
     @property
@@ -217,4 +217,4 @@ class Schedule:
         _core.fail_point("group.ticked")
         with self._desk.guard:
             self._desk.state()
-            self._desk.book.record(d.Ticked(self.name, due))
+            self._desk.ledger.record(d.Ticked(self.name, due))

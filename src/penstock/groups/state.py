@@ -171,6 +171,11 @@ class GroupState:
         return None if seq is None else self.open[seq]
 
     @property
+    def is_open_wide(self) -> bool:
+        """Whether nothing limits claims, as for most groups."""
+        return not (self.stopped or self.terms.max_pending)
+
+    @property
     def room(self) -> int:
         """How many more claims there may be now."""
         if self.stopped:
@@ -208,7 +213,9 @@ class GroupState:
         member = self.members.get(claimed.worker)
         if member is None:
             return
-        want, now = min(claimed.want, self.room), claimed.now
+        want, now = min(claimed.want, CLAIM_MAX), claimed.now
+        if not self.is_open_wide:
+            want = min(want, self.room)
         for seq in claimed.known:
             if want <= 0:
                 break

@@ -22,7 +22,7 @@ from penstock.groups import decisions as d
 from penstock.groups import letters, results
 from penstock.groups.desk import Desk
 from penstock.groups.job import Job
-from penstock.groups.state import CLAIM_MAX, GroupState
+from penstock.groups.state import CLAIM_MAX, GroupState, Member, Unfinished
 from penstock.groups.terms import whole
 from penstock.system.messages import logger
 from penstock.system.needs import loading
@@ -238,83 +238,91 @@ class Worker(Generic[T]):
         """What can be handed out now, without waiting."""
         self._check_open()
         found: list[Job[T]] = []
+        desk = self._desk
         while True:
-            if self._queue:
-                found += self._hand_out(want - len(found))
-            missing = want - len(found)
-            if not missing:
-                return found
             try:
-                went_on = self._claim(max(missing, ahead), idle=idle, buries=buries)
-                if not went_on and not self._queue:
-                    return found
+                with desk.guard:
+                    went_on = self._step(found, want, ahead, idle=idle)
+                    state = desk.ledger.state
+                _core.fail_point("group.handed")
+                if state.dying and buries:
+                    letters.bury(desk)
+                    went_on = True  # others of their keys are free now
+                if state.stopped and not found:
+                    raise stopped_error(desk, state)
             except PenstockError:
                 if found:
                     return found  # it comes again
                 raise
+            if len(found) == want or not went_on:
+                return found
 
-    def _claim(self, want: int, *, idle: bool, buries: bool) -> bool:
-        """Claim events; False if there is nothing to do for now."""
+    def _step(self, found: list[Job[T]], want: int, ahead: int, *, idle: bool) -> bool:
+        """Hand out, claim, hand out; False if there is nothing more to do for now."""
         desk = self._desk
-        with desk.guard:
-            went_on = desk.claim(self.number, want, idle=idle)
-            state = desk.book.state
-            self._take_up(state)
-            dying = state.dying
-        if dying and buries:
-            letters.bury(desk)
-            went_on = True  # others of their keys are free now
-        if state.stopped and not self._queue:
-            raise stopped_error(desk, state)
-        return went_on
-
-    def _take_up(self, state: GroupState) -> None:
-        """Have in the queue what was claimed for this worker, by whatever call of it."""
+        state = desk.ledger.catch_up()
+        if self._queue:
+            self._hand_out(found, want, state)
+        missing = want - len(found)
+        if not missing:
+            return True
+        went_on = desk.claim(self.number, missing if missing > ahead else ahead, state, idle=idle)
+        state = desk.ledger.state
         me = state.members.get(self.number)
         if me is None:
             raise self._evicted_error()
-        events = self._desk.ahead.events if self._desk.ahead is not None else {}
-        while self._next < me.next_claim:
-            seq = me.claims.get(self._next)
-            if seq is not None:
-                self._queue.append((self._next, seq, events.pop(seq, None)))
-            self._next += 1
+        if self._next < me.next_claim:
+            self._take_up(me)
+            self._hand_out(found, want, state)
+        return went_on
 
-    def _hand_out(self, want: int) -> list[Job[T]]:
-        """Jobs from the queue, counted as handed out before they are."""
-        if self.closed:
-            raise self._closed_error()
-        found: list[Job[T]] = []
-        queue, desk = self._queue, self._desk
-        with desk.guard:
-            state = desk.state()
-            while queue and len(found) < want:
-                claim, seq, event = queue[0]
-                item = state.item_of(self.number, claim)
-                if item is None:  # it was released, or its lease has ended
+    def _take_up(self, me: Member) -> None:
+        """Have in the queue what was claimed for this worker, by whatever call of it."""
+        ahead, queue, claims = self._desk.ahead, self._queue, me.claims
+        event = ahead.events.pop if ahead is not None else {}.pop
+        for claim in range(self._next, me.next_claim):
+            seq = claims.get(claim)
+            if seq is not None:
+                queue.append((claim, seq, event(seq, None)))
+        self._next = me.next_claim
+
+    def _hand_out(self, found: list[Job[T]], want: int, state: GroupState) -> None:
+        """Add jobs from the queue to ``found``, counted as handed out before they are."""
+        queue, number = self._queue, self.number
+        while queue and len(found) < want:
+            claim, seq, event = queue[0]
+            item = state.open.get(seq)
+            if item is None or item.worker != number or item.claim != claim:
+                queue.popleft()  # it was released, or its lease has ended
+                continue
+            if event is None or item.until:
+                event = self._prepare(claim, item, event)
+                state = self._desk.ledger.state
+                if event is None:
                     queue.popleft()
                     continue
-                if event is None:
-                    event = desk.fetch(seq, item.letter)
-                    if event is None:
-                        desk.book.record(d.Missing(self.number, [claim, 1]))
-                        state = desk.book.state
-                        queue.popleft()
-                        continue
-                if item.until and item.until - _core.now_ns() < state.terms.lease // 2:
-                    until = _core.now_ns() + state.terms.lease  # it begins when it is handed out
-                    desk.book.record(d.Extended(self.number, [claim, 1], until))
-                    state = desk.book.state
-                    continue
-                self._life.hand(claim)
-                self._handed = claim + 1
-                job: Job[T] = _new_job(Job)
-                job.event, job.seq, job.deliveries = event, seq, item.deliveries + 1
-                job._worker, job._number, job._done = self, claim, False
-                queue.popleft()
-                found.append(job)
-        _core.fail_point("group.handed")
-        return found
+            self._handed = claim + 1
+            self._life.hand(claim)
+            job: Job[T] = _new_job(Job)
+            job.event, job.seq, job.deliveries = event, seq, item.deliveries + 1
+            job._worker, job._number, job._done = self, claim, False
+            found.append(job)
+            queue.popleft()
+
+    def _prepare(self, claim: int, item: Unfinished, event: Event[T] | None) -> Event[T] | None:
+        """The event of a claim, whose lease begins now; None if it is gone."""
+        ledger = self._desk.ledger
+        if event is None:
+            event = self._desk.fetch(item.seq, item.letter)
+            if event is None:
+                ledger.record(d.Missing(self.number, [claim, 1]))
+                return None
+        lease = ledger.state.terms.lease
+        now = _core.now_ns()
+        if item.until and item.until - now < lease // 2:
+            if not ledger.record(d.Extended(self.number, [claim, 1], now + lease)):
+                return None
+        return event
 
     # Waiting.
 
@@ -322,7 +330,7 @@ class Worker(Generic[T]):
         """What the two logs are like, before they are read."""
         if self._waits is None:
             waits = Waits()
-            self._waits = waits, waits.watch(self._desk.log), waits.watch(self._desk.book.log)
+            self._waits = waits, waits.watch(self._desk.log), waits.watch(self._desk.ledger.log)
         waits, log, book = self._waits
         return waits.look(log), waits.look(book)
 
@@ -344,7 +352,7 @@ class Worker(Generic[T]):
         """How long nothing can happen that neither a log nor a lock tells."""
         desk, wait = self._desk, IDLE_S
         with desk.guard:
-            state = desk.book.state
+            state = desk.ledger.state
             due = state.next_due() if state.room else 0
             lapse = state.next_lapse()
         for moment in (due, lapse[0] if lapse is not None else 0):
@@ -359,11 +367,10 @@ class Worker(Generic[T]):
         if self._closed or self._life.fork != _core.fork_generation():
             raise self._closed_error()
         with desk.guard:
-            desk.book.catch_up()
-            done = desk.book.record(decision)
-            at = desk.book.state.at
+            done = desk.ledger.record(decision)
+            at = desk.ledger.state.at
         if durable:
-            desk.book.sync(at)
+            desk.ledger.sync(at)
         return done
 
     def _ack_one(self, job: Job[T], result: Any, durable: bool) -> None:
@@ -382,7 +389,7 @@ class Worker(Generic[T]):
         if delay is not None:
             wait = 0 if delay == 0 and not isinstance(delay, bool) else span_ns(delay, "delay")
         elif count:
-            steps = self._desk.book.state.terms.backoff
+            steps = self._desk.ledger.state.terms.backoff
             wait = steps[min(job.deliveries, len(steps)) - 1] if steps else 0
         else:
             wait = 0
@@ -399,7 +406,7 @@ class Worker(Generic[T]):
             raise self._lost_error([job])
 
     def _extend_one(self, job: Job[T], more: float | dt.timedelta) -> None:
-        if not self._desk.book.state.terms.lease:
+        if not self._desk.ledger.state.terms.lease:
             raise Usage(
                 f"{self._path}: the group {self._desk.name!r} has no lease to extend: a job "
                 "belongs to its worker for as long as that lives"
@@ -465,8 +472,8 @@ class Worker(Generic[T]):
                     state = desk.state()
                     if self.number in state.members:
                         reason = "its worker ended with an exception"
-                        desk.book.record(d.Ended(self.number, _core.now_ns(), handed, reason))
-                    dying = desk.book.state.dying
+                        desk.ledger.record(d.Ended(self.number, _core.now_ns(), handed, reason))
+                    dying = desk.ledger.state.dying
                 if dying:
                     letters.bury(desk)
         finally:
