@@ -70,7 +70,7 @@ test-asan: build/.asan  ## unit and property tests under the address and UB sani
 	@LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
 	    ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 	    PYTHONPATH="$(CURDIR)/build/asan" $(PYTEST) -p no:cacheprovider --capture=sys \
-	    $(wildcard tests/unit tests/property tests/edges tests/consumers)
+	    $(wildcard tests/unit tests/property tests/edges tests/consumers tests/groups)
 
 bench: .venv/.core  ## measure speed, always compared with something else
 	@$(PYTHON_IN_VENV) -m benchmarks
@@ -85,7 +85,7 @@ fuzz: build/.fuzz  ## change logs at random, guided by coverage, for FUZZ_SECOND
 
 storm: .venv/.core fuzz test-polling  ## the long version of the crash, process and property tests, and fuzzing
 	@PENSTOCK_STORM=1 $(PYTEST) \
-	    $(wildcard tests/crash tests/process tests/property tests/consumers tests/spark tests/edges tests/unit)
+	    $(wildcard tests/crash tests/process tests/property tests/consumers tests/groups tests/spark tests/edges tests/unit)
 
 wheel: .venv/.core  ## build dist/*.whl and prove that it works without a compiler
 	@echo "building the wheel…"

@@ -43,6 +43,8 @@ SIZES = {  # of each record, and where its checksum stands
     "PLACE": (92, 88),
     "PROFILE": (16, None),
     "PROFILE_TAG": (2, None),
+    "WORKER": (24, None),
+    "GROUP_NOTE": (20, 16),
 }
 # Names with a record's prefix that are sizes, places of whole pages, bits in a field, or the same
 # field by another name.

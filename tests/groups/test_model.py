@@ -19,6 +19,7 @@ from hypothesis.stateful import (
     multiple,
     precondition,
     rule,
+    run_state_machine_as_test,
 )
 
 import penstock
@@ -30,7 +31,7 @@ from tests.support.fixtures import STORM
 DELIVERIES = 3
 
 
-class Groups(RuleBasedStateMachine):
+class GroupMachine(RuleBasedStateMachine):
     """Two handles with workers that claim, settle, die, close, are released, and open again."""
 
     held = Bundle("held")
@@ -205,7 +206,9 @@ class Groups(RuleBasedStateMachine):
         self.scratch.cleanup()
 
 
-TestGroups = Groups.TestCase
-TestGroups.settings = settings(
-    max_examples=200 if STORM else 12, stateful_step_count=40, deadline=None
-)
+LENGTH = settings(max_examples=200 if STORM else 12, stateful_step_count=40, deadline=None)
+
+
+def test_a_group_is_its_model() -> None:
+    """Two handles do as the model says, whatever dies, closes and opens again."""
+    run_state_machine_as_test(GroupMachine, settings=LENGTH)
