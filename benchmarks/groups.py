@@ -183,8 +183,8 @@ def _together(bench: Bench) -> Iterator[Row]:
                 if workers > 1:
                     rates = [jobs / max(1e-9, end - began) for jobs, began, end in told]
                     shares.append(min(rates) / max(rates))  # noqa: B023
-                first = min(began for _, began, _ in told)
-                last = max(end for _, _, end in told)
+                first: float = min(began for _, began, _ in told)
+                last: float = max(end for _, _, end in told)
                 return count / (last - first)  # noqa: B023
 
             yield take_turns(

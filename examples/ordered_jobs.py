@@ -28,7 +28,8 @@ def main(path: str, customers: int = 5, workers: int = 3) -> dict[str, list[str]
                     job.nack(reason="the bank is busy")  # the customer's later steps wait
                     continue
                 with job:
-                    done[job.event.key.decode()].append(job.event.value.decode())
+                    customer = (job.event.key or b"").decode()
+                    done[customer].append(job.event.value.decode())
 
         crew = [threading.Thread(target=work) for _ in range(workers)]
         for thread in crew:

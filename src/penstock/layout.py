@@ -629,13 +629,13 @@ PROFILE_TAG_BYTES = PROFILE_TAG.size
 
 # File of a worker of a group: one page. Its worker has the OFD lock on its first byte.
 
-WORKER_VERSION = 1
+WORKER_FILE_VERSION = 1
 WORKER_BYTES = PAGE
 WORKER_ALIVE_BYTE = 0
 WORKER_MAGIC = b"PSKWORKR"
 WORKER = RecordType("WORKER_")
 WORKER.raw("magic", 8, "`PSKWORKR`")
-WORKER_FILE_VERSION = WORKER.u32("version", "1")
+WORKER_VERSION = WORKER.u32("version", "1")
 WORKER.align(8)
 WORKER_HANDED = WORKER.u64(
     "handed", "claims with lower numbers were handed out: if the worker dies, they count as tries"

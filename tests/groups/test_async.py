@@ -52,8 +52,8 @@ def test_delays_and_ends(log: Log) -> None:
     """A delayed event wakes the task when it is due; iteration ends after the timeout."""
 
     async def main() -> list[bytes | None]:
-        log.append(b"late", not_before="+100ms")
         log.append(b"bad")
+        log.append(b"late", not_before="+100ms")
         group = log.group("mail", dead_per_minute=1)
         found = []
         async with group.worker(timeout=0.3) as worker:

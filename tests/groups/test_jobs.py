@@ -464,3 +464,18 @@ def test_a_large_group_opens_from_its_snapshot(log: Log, kind: str) -> None:
     assert sorted(book.state.open) == kept
     assert book.snapped > 0 and book.state.at - book.snapped < 5000
     assert [job.seq for job in opened.worker().poll(100)] == kept
+
+
+def test_prefetched_jobs_are_handed_out(log: Log) -> None:
+    """What was claimed ahead comes one by one, and what was released meanwhile does not."""
+    log.extend([b"%d" % i for i in range(7)])
+    group = log.group("mail")
+    worker = group.worker(prefetch=4, timeout=0)
+    assert [next(worker).seq for _ in range(2)] == [1, 2]
+    assert group.stats().claimed == 4
+    group.release(worker.number)
+    seen = []
+    for job in worker:
+        job.ack()
+        seen.append(job.seq)
+    assert seen == [1, 2, 3, 4, 5, 6, 7]

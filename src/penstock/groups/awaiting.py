@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from penstock.groups import letters
-from penstock.groups.worker import WATCH_S
+from penstock.groups.life import WATCH_S
 from penstock.reading import aio
 
 if TYPE_CHECKING:

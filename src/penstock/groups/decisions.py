@@ -149,7 +149,7 @@ class Raised(Struct, array_like=True, tag=12):
     letters: list[tuple[Number, Number, Number | None]]
 
 
-class Cut(Struct, array_like=True, tag=13):
+class CutOff(Struct, array_like=True, tag=13):
     """The log was found to end before ``end``, after a loss of power; ``note`` told so."""
 
     end: Number
@@ -193,7 +193,7 @@ Decision = (
     | Missing
     | Buried
     | Raised
-    | Cut
+    | CutOff
     | Ticked
     | Resumed
     | SnapshotPart

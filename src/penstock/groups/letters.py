@@ -8,6 +8,7 @@ leaves letters that the next mover finds.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -92,10 +93,9 @@ def _append(desk: Desk, dead: Log[Any], item: _Dying, uuid: str, last: int) -> i
         GROUP: desk.name.encode(),
         DELIVERIES: b"%d" % item.deliveries,
         REASON: item.reason.encode(),
-        TIME: _core.Ns(item.stamp).to_bytes(8, "little"),
+        TIME: _iso(item.stamp),
         STAMP: f"{uuid}:{item.stamp}".encode(),
     }
-    about[TIME] = _iso(item.stamp)
     _core.fail_point("group.letter")
     if event is None:
         logger.warning(
@@ -126,8 +126,6 @@ def _append(desk: Desk, dead: Log[Any], item: _Dying, uuid: str, last: int) -> i
 
 def _iso(ns: int) -> bytes:
     """A time in UTC, as ISO 8601."""
-    import datetime as dt
-
     moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=ns // 1000)
     return moment.isoformat().encode()
 

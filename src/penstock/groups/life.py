@@ -18,6 +18,7 @@ from penstock.groups.folder import WORKER, WORKERS, make_below
 from penstock.system import files
 from penstock.system.directory import Directory, Name
 
+WATCH_S = 0.01  # how often a waiting worker looks whether others that have claims have died
 _ATTEMPTS = 10
 _WORD = L.WORKER_HANDED // 8
 
@@ -46,7 +47,7 @@ class Life:
                 self._path = path
                 files.allocate(fd, 0, L.WORKER_BYTES, path)
                 files.write_at(
-                    fd, L.WORKER.pack(magic=L.WORKER_MAGIC, version=L.WORKER_VERSION), 0, path
+                    fd, L.WORKER.pack(magic=L.WORKER_MAGIC, version=L.WORKER_FILE_VERSION), 0, path
                 )
                 self._map = _mapped(path)
                 self._words = memoryview(self._map).cast("Q")

@@ -104,7 +104,7 @@ def _cut(desk: Desk) -> None:
         state = desk.state()
         if state.cursor > stop or any(seq >= stop for seq in state.open):
             before = state.cursor
-            desk.ledger.record(d.Cut(stop, note), durable=True)
+            desk.ledger.record(d.CutOff(stop, note), durable=True)
             logger.warning(
                 "%s: the group had come to seq %s, and the log ended before seq %s: it lost events "
                 "with the power, or is an older copy. The group goes on at seq %s, so that none of "

@@ -352,7 +352,7 @@ class GroupState:
         self.counts.raised += found
         return found
 
-    def _cut(self, cut: d.Cut, _: int) -> int:
+    def _cut(self, cut: d.CutOff, _: int) -> int:
         if cut.note in self.notes:
             return 0
         self.notes = [*self.notes[-NOTES_MAX:], cut.note]
@@ -533,7 +533,7 @@ _APPLY: dict[type, Callable[[GroupState, Any, int], Any]] = {
     d.Missing: GroupState._missing,
     d.Buried: GroupState._buried,
     d.Raised: GroupState._raised,
-    d.Cut: GroupState._cut,
+    d.CutOff: GroupState._cut,
     d.Ticked: GroupState._ticked,
     d.Resumed: GroupState._resumed,
     d.SnapshotPart: GroupState._snapshot_part,

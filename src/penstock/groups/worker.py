@@ -22,6 +22,7 @@ from penstock.groups import decisions as d
 from penstock.groups import letters, results
 from penstock.groups.desk import Desk
 from penstock.groups.job import Job
+from penstock.groups.life import WATCH_S
 from penstock.groups.state import CLAIM_MAX, GroupState, Member, Unfinished
 from penstock.groups.terms import whole
 from penstock.system.messages import logger
@@ -40,7 +41,6 @@ else:
 
     T = TypeVar("T")
 
-WATCH_S = 0.01  # how often an idle worker looks whether others have died, while they have claims
 IDLE_S = 1.0
 _new_job = object.__new__
 
@@ -89,9 +89,7 @@ class Worker(Generic[T]):
         return self
 
     def __next__(self) -> Job[T]:
-        found = self._hand_out(1) if self._queue else None
-        if not found:
-            found = self._get(1, self._prefetch, self.timeout)
+        found = self._get(1, self._prefetch, self.timeout)
         if not found:
             raise StopIteration
         return found[0]
@@ -279,11 +277,11 @@ class Worker(Generic[T]):
     def _take_up(self, me: Member) -> None:
         """Have in the queue what was claimed for this worker, by whatever call of it."""
         ahead, queue, claims = self._desk.ahead, self._queue, me.claims
-        event = ahead.events.pop if ahead is not None else {}.pop
+        events: dict[int, Event[Any]] = ahead.events if ahead is not None else {}
         for claim in range(self._next, me.next_claim):
             seq = claims.get(claim)
             if seq is not None:
-                queue.append((claim, seq, event(seq, None)))
+                queue.append((claim, seq, events.pop(seq, None)))
         self._next = me.next_claim
 
     def _hand_out(self, found: list[Job[T]], want: int, state: GroupState) -> None:
@@ -319,10 +317,10 @@ class Worker(Generic[T]):
                 return None
         lease = ledger.state.terms.lease
         now = _core.now_ns()
-        if item.until and item.until - now < lease // 2:
-            if not ledger.record(d.Extended(self.number, [claim, 1], now + lease)):
-                return None
-        return event
+        if not item.until or item.until - now >= lease // 2:
+            return event
+        kept = ledger.record(d.Extended(self.number, [claim, 1], now + lease))
+        return event if kept else None
 
     # Waiting.
 
