@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -479,3 +480,53 @@ def test_prefetched_jobs_are_handed_out(log: Log) -> None:
         job.ack()
         seen.append(job.seq)
     assert seen == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_results_forget_the_oldest(log: Log) -> None:
+    """Results take a bounded space, whatever is stored; the newest are there."""
+    log.extend([b"x"] * 30)
+    group = log.group("mail")
+    worker = group.worker(timeout=0)
+    for job in worker:
+        job.ack(result=bytes(1 << 20))
+    files = list((Path(group.path) / "results").glob("*.seg"))
+    assert len(files) <= 6
+    assert log.result(30) == bytes(1 << 20)
+    with pytest.raises(NotFound):
+        log.result(1)
+
+
+def test_objects_in_dead_letters(tmp_path: Path) -> None:
+    """A log of objects has dead letters of objects; other codecs of single events are kept."""
+    with penstock.open(tmp_path / "log", codec="json") as log:
+        log.append({"n": 1})
+        log.append({"n": 2}, codec="msgpack")
+        group = log.group("mail")
+        for job in group.worker(timeout=0):
+            job.reject(str(job.event.data["n"]))
+        assert [letter.data for letter in group.dead] == [{"n": 1}, {"n": 2}]
+        group.redrive()
+        assert [job.event.data["n"] for job in group.worker(timeout=0)] == [1, 2]
+
+
+def test_first_openers_agree(path: Path, log: Log) -> None:
+    """Of two that make a group with other terms at the same time, one gets Usage."""
+    told: list[object] = []
+    ready = threading.Barrier(2)
+
+    def make(deliveries: int) -> None:
+        with penstock.open(path) as mine:
+            ready.wait()
+            try:
+                with mine.group("mail", deliveries=deliveries) as group:
+                    told.append(group.terms.deliveries)
+            except Usage:
+                told.append("refused")
+
+    crew = [threading.Thread(target=make, args=(n,)) for n in (3, 4)]
+    for thread in crew:
+        thread.start()
+    for thread in crew:
+        thread.join()
+    assert "refused" in told
+    assert len({3, 4} & set(told)) == 1

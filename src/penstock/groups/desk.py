@@ -40,6 +40,7 @@ class Desk:
         self.folder = folder
         self.ledger = Ledger(sidecar)
         self.closed = False
+        self.result_bytes = 0  # that this process stored since it last looked for old ones
         self.workers: WeakSet[Any] = WeakSet()  # of this process
         self._beside: dict[str, Log[Any]] = {}  # the other logs of the group that are open
         self._begin()
@@ -202,7 +203,8 @@ class Desk:
             codec=settings.codec if part == DEAD else "bytes",
         )
         directory = make_below(self.folder, part, settings.dir_mode)
-        return open_inner(self.log, directory, new)
+        schema = self.log._options.schema if part == DEAD else None
+        return open_inner(self.log, directory, new, schema=schema)
 
     def close(self) -> None:
         """Close the group's logs."""
@@ -216,13 +218,21 @@ class Desk:
 
 
 def open_inner(
-    log: Log[Any], directory: Directory, new: Settings | None, *, write: bool = True
+    log: Log[Any],
+    directory: Directory,
+    new: Settings | None,
+    *,
+    write: bool = True,
+    schema: Any = None,
 ) -> Log[Any]:
     """Open a log in the folder of a group of ``log``, which may be a ring."""
     if new is not None:  # the log may have been renamed since it was opened
         directory.path = os.readlink(f"/proc/self/fd/{directory.anchor().fd}")
     options = Options(
-        writable=write, timeout=log._timeout, any_file_system=log._options.any_file_system
+        writable=write,
+        timeout=log._timeout,
+        any_file_system=log._options.any_file_system,
+        schema=schema,
     )
     kind = next(kind for kind in type(log).__mro__ if kind.__module__ == "penstock.log")
     opened: Log[Any] = kind(log._storage.segments_in(directory), options, new)

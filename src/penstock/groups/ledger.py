@@ -91,6 +91,10 @@ class Ledger:
             self._sound = True
         return self.state
 
+    def is_current(self) -> bool:
+        """Whether the state has everything that was decided until now."""
+        return self._sound and bool(self.log._next_seq() == self.state.at + 1)
+
     def record(self, decision: d.Decision, *, durable: bool = False) -> Any:
         """Append a decision; returns what came of it. ``catch_up`` comes first."""
         state = self.state

@@ -102,7 +102,7 @@ def _mapped(path: Name) -> mmap.mmap:
 
 def _lock(fd: int, path: str) -> bool:
     try:
-        return bool(_core.try_lock_byte(fd, L.WORKER_ALIVE_BYTE))
+        return bool(_core.try_lock_byte(fd, L.ALIVE_BYTE))
     except OSError as error:
         raise from_os(error, "locking", path) from error
 
@@ -120,7 +120,7 @@ def handed_by_dead(folder: Directory, name: str) -> int | None:
     except NotFound:
         return L.SEQ_MAX
     try:
-        held = _core.is_byte_held(fd, L.WORKER_ALIVE_BYTE)
+        held = _core.is_byte_held(fd, L.ALIVE_BYTE)
         if held < 0:
             raise from_os(OSError(-held, os.strerror(-held)), "looking for the owner of", path)
         if held:
@@ -163,7 +163,7 @@ class Others:
     def has_death(self) -> bool:
         """Whether one of them is dead."""
         held = _core.is_byte_held
-        return self._gone or any(not held(fd, L.WORKER_ALIVE_BYTE) for fd in self._fds)
+        return self._gone or any(not held(fd, L.ALIVE_BYTE) for fd in self._fds)
 
 
 def is_alive(folder: Directory, name: str) -> bool:

@@ -22,7 +22,7 @@ def hash_of(key: bytes | None) -> int | None:
     """A number for a key; two keys with the same number merely wait for each other."""
     if key is None:
         return None
-    return int.from_bytes(blake2b(key, digest_size=8).digest(), "little")
+    return int(blake2b(key, digest_size=8).hexdigest(), 16)
 
 
 class Lookahead:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from penstock.log import Log
 
 SEGMENTS_KEPT = 4
+_LOOK_BYTES = 1 << 20  # of results, between two looks whether old ones are to go
+_EACH_BYTES = 64
 _LOOK_S = 0.2  # between two looks for a group, or results, that are not there yet
 
 
@@ -25,13 +27,14 @@ def keep(desk: Desk, seq: int, result: Any, *, durable: bool) -> None:
     """Store the result of an event, before it is acked."""
     log = desk.beside(RESULTS)
     log.append(result, key=_key(seq), durable=durable)
-    first = log.last_seq - log.first_seq
-    if first > 1000 and log.last_seq % 1000 == 0 and log.stats().segments > SEGMENTS_KEPT:
-        trim(log, first_seqs(log)[-SEGMENTS_KEPT])
+    desk.result_bytes += len(result) + _EACH_BYTES
+    if desk.result_bytes > _LOOK_BYTES:
+        desk.result_bytes = 0
+        trim(log, first_seqs(log)[-SEGMENTS_KEPT:][0])
 
 
 def _key(seq: int) -> bytes:
-    return seq.to_bytes(8, "big")
+    return b"%d" % seq
 
 
 def find(log: Log[Any], seq: Any, timeout: float | None, group: str | None) -> Any:
