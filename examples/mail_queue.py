@@ -19,7 +19,7 @@ def send(address: str) -> None:
     """Where a real one would talk to a mail server."""
     if "@" not in address:
         raise ValueError(f"{address!r} is no address")
-    print("sent to", address)
+    print(f"sent to {address}\n", end="", flush=True)
 
 
 def work(path: str) -> None:
