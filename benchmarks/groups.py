@@ -49,6 +49,7 @@ def groups(bench: Bench) -> Iterator[Row]:
     with bench.scratch() as path, penstock.open(path / "log") as log:
         fill_log(log, values, 10 * count)
         one, many = _ours(log, count, 1), _ours(log, 10 * count, BATCH)
+        ahead = _ours(log, count, 1, prefetch=32)
         single = "claim and ack, one at a time"
         for name, beside, bar, aim, fewer, side in (
             ("redis", "Redis Streams, XREADGROUP COUNT 1 and XACK", 20, 40, 40, _redis_one),
@@ -63,6 +64,9 @@ def groups(bench: Bench) -> Iterator[Row]:
                 yield take_turns(bench, f"{name}, one", one, theirs).row(
                     single, beside, per_s, bar=bar, aim=aim, pages="warm"
                 )
+        yield take_turns(bench, "prefetch", ahead, one).row(
+            "ack one at a time, prefetch=32", "claim and ack, one at a time", per_s, pages="warm"
+        )
         work, beside = "poll(100) and ack", "Redis Streams, XREADGROUP COUNT 100 and XACK"
         if missing := _missing("redis"):
             yield Row(work, beside, problem="skipped", note=missing)
@@ -75,13 +79,18 @@ def groups(bench: Bench) -> Iterator[Row]:
     yield _idle(bench)
 
 
-def _ours(log: penstock.Log, count: int, batch: int) -> Callable[[], float]:
+def _ours(
+    log: penstock.Log, count: int, batch: int, prefetch: int | None = None
+) -> Callable[[], float]:
     """Drain so many jobs of a new group."""
 
     def run() -> float:
         if "bench" in log.groups():
             log.groups().delete("bench")
-        with log.group("bench") as group, group.worker(batch=batch, timeout=0) as worker:
+        with (
+            log.group("bench") as group,
+            group.worker(batch=batch, prefetch=prefetch, timeout=0) as worker,
+        ):
             done = 0
             began = perf_counter()
             if batch == 1:

@@ -37,6 +37,11 @@ ELSEWHERE = {
     *("compact.surveyed", "compact.copied", "compact.written", "compact.noted"),
     *("compact.renamed", "compact.named", "compact.removed"),
     *("erase.kept", "erase.zeroed", "erase.deleted"),
+    # tests/groups, where a test looks for each of them
+    *("group.made", "group.locked", "group.before", "group.recorded", "group.handed"),
+    *("group.snapshot", "group.trim", "group.letter", "group.moved", "group.raise"),
+    *("group.result", "group.found-dead", "group.note", "group.cut", "group.ticked"),
+    "group.deleted",
     # tests/process/test_many_logs.py
     *("delete.locked", "delete.renamed", "delete.emptied", "delete.ring"),
 }
