@@ -83,12 +83,10 @@ class Ledger:
         if not self._sound:
             self.load()
         elif self.log._next_seq() - 1 > self.state.at:
-            self._sound = False
             try:
                 self._catch_up(SEQ_MAX)
             except Gap:  # it was stopped for long
                 self.load()
-            self._sound = True
         return self.state
 
     def is_current(self) -> bool:
@@ -96,25 +94,24 @@ class Ledger:
         return self._sound and bool(self.log._next_seq() == self.state.at + 1)
 
     def record(self, decision: d.Decision, *, durable: bool = False) -> Any:
-        """Append a decision; returns what came of it. ``catch_up`` comes first."""
+        """Append a decision; returns what came of it."""
+        if not self._sound or self.log._next_seq() - self.state.at > JUMP // 4:
+            self.catch_up()  # so that what comes of it is read, and not a newer snapshot
         state = self.state
         data = d.encode(decision)
         _core.fail_point("group.before")
-        sound, self._sound = self._sound, False  # an interrupt from here on: load again
         seq = self.log.append(data)
         _core.fail_point("group.recorded")
-        if not sound:
-            self.load()
-            done = None
-        elif seq == state.at + 1:
+        if seq == state.at + 1:
+            self._sound = False  # after an interrupt in the next call it is loaded again
             done = state.apply(decision, seq)
+            self._sound = True
         else:
             try:
                 done = self._catch_up(seq)
             except Gap:
                 self.load()
                 done = None
-        self._sound = True
         if durable:
             self.sync(seq)
         if seq - max(self.snapped, self._kept) >= SNAPSHOT_EVERY:
@@ -130,7 +127,7 @@ class Ledger:
         """Apply what comes next, up to seq ``until``; returns what came of that one."""
         state, path = self.state, self.path
         reader = self._reader
-        if reader is None or state.at - reader.position > JUMP:
+        if reader is None or not state.at - JUMP <= reader.position <= state.at + 1:
             reader = self._read_from(state.at + 1)
         done = None
         while state.at < until:
@@ -145,7 +142,9 @@ class Ledger:
                 if type(decision) is d.SnapshotPart:
                     self._saw(decision, seq)
                 try:
+                    self._sound = False
                     done = state.apply(decision, seq)
+                    self._sound = True
                 except (KeyError, IndexError, TypeError, ValueError, AssertionError) as error:
                     raise Corrupt(
                         f"{path}: the decision with seq {seq} does not fit those before it "

@@ -97,8 +97,9 @@ def _agree(desk: Desk, wanted: Wanted, new: d.GroupTerms, start: Start) -> None:
 def _cut(desk: Desk) -> None:
     """After a loss of power: forget what was decided about events that the log has lost."""
     notes = notes_in(desk.folder)
+    cursor = desk.state().cursor  # first: others append and claim meanwhile
     end = desk.log._next_seq()
-    if desk.state().cursor > end:  # nobody told, as for a copy that somebody made by hand
+    if cursor > end:  # nobody told, as for a copy that somebody made by hand
         notes.setdefault(f"end-{os.urandom(8).hex()}", end)
     for note, stop in notes.items():
         state = desk.state()
