@@ -204,7 +204,7 @@ def test_prepare_at(path: Path) -> None:
         before = log.stats().background["allocate"].successes
         log._keeper.stop()  # type: ignore[union-attr]
         assert not (path / "next.tmp").exists()
-        assert log.stats().background["prepare"] == penstock.stats.Job()
+        assert log.stats().background["prepare"] == penstock.stats.BackgroundJob()
         assert before >= 0
 
 
