@@ -116,6 +116,30 @@ def test_a_consumer_has_a_lag(log: penstock.Log) -> None:
     assert found["penstock_consumer_committed_seq", ("live",)] == 4
 
 
+def test_a_group_has_counts(log: penstock.Log) -> None:
+    """Per group: what no worker has looked at, what has no outcome, who lives, what died."""
+    log.extend([b"a", b"b", b"c", b"d", b"e"])
+    group = log.group("mail")
+    with group.worker(timeout=0) as worker:
+        next(worker).ack()
+        next(worker).reject("no address")
+        job = next(worker)
+        found = values(metrics.text(log))
+        assert job.seq == 3
+    assert len(group.dead) == 1
+    after = values(metrics.text(log))
+    assert found["penstock_group_up", ("mail",)] == 1
+    assert found["penstock_group_live", ("mail",)] == 1
+    assert after["penstock_group_live", ("mail",)] == 0
+    assert found["penstock_group_lag_events", ("mail",)] == 2
+    assert found["penstock_group_lag_seconds", ("mail",)] > 0
+    assert found["penstock_group_claimed_events", ("mail",)] == 1
+    assert after["penstock_group_claimed_events", ("mail",)] == 0
+    assert after["penstock_group_unfinished_events", ("mail",)] == 1
+    assert after["penstock_group_dead_letters", ("mail",)] == 1
+    assert found["penstock_group_stopped", ("mail",)] == 0
+
+
 def test_a_damaged_consumer_does_not_hide_the_others(path: Path) -> None:
     """A consumer whose file cannot be read is down; the log and the other consumers are not."""
     with penstock.open(path) as log:
@@ -215,11 +239,14 @@ def test_it_only_reads(path: Path) -> None:
     with penstock.open(path) as log:
         log.extend([b"a", b"b"])
         log.consumer("late").close()
+        log.group("mail").close()
         before = tree(path)
         metrics.text(path)
         assert tree(path) == before
     before = tree(path)
-    assert values(metrics.text(path))["penstock_consumer_lag_events", ("late",)] == 2
+    found = values(metrics.text(path))
+    assert found["penstock_consumer_lag_events", ("late",)] == 2
+    assert found["penstock_group_lag_events", ("mail",)] == 2
     assert tree(path) == before
 
 

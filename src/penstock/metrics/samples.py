@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 from penstock.consumers.listing import ConsumerInfo
 from penstock.errors import Gone, PenstockError, Usage, WrongType
+from penstock.groups.listing import GroupInfo
 from penstock.layout import C_LAST_APPEND_NS
 from penstock.log import Log
 from penstock.opening import open as open_log
@@ -92,6 +93,17 @@ LAG_SECONDS = Family("penstock_consumer_lag_seconds", "gauge", "Age of the oldes
 LAST_SEEN = Family(
     "penstock_consumer_last_seen_timestamp_seconds", "gauge", "When its owner was last seen."
 )
+
+GROUP_UP = Family("penstock_group_up", "gauge", "1 if the group can be read, else 0.")
+GROUP_LIVE = Family("penstock_group_live", "gauge", "1 while a worker of the group is alive.")
+GROUP_FRESH = Family("penstock_group_lag_events", "gauge", "Events that no worker has looked at.")
+GROUP_AGE = Family("penstock_group_lag_seconds", "gauge", "Age of the oldest of them.")
+GROUP_OPEN = Family(
+    "penstock_group_unfinished_events", "gauge", "Events looked at that have no outcome yet."
+)
+GROUP_CLAIMED = Family("penstock_group_claimed_events", "gauge", "Events that a worker has now.")
+GROUP_DEAD = Family("penstock_group_dead_letters", "gauge", "Dead letters not tried again.")
+GROUP_STOPPED = Family("penstock_group_stopped", "gauge", "1 if its breaker has stopped it.")
 
 JOB_FAILURES = Family(
     "penstock_background_failures", "counter", "Failures of a background job of this process."
@@ -205,6 +217,8 @@ def _of_log(log: Log[Any], label: tuple[tuple[str, str], ...]) -> Iterator[Sampl
     with suppress(Gone):  # a ring that was renamed has left its consumers beside its old name
         for consumer in log.consumers():
             yield from _of_consumer(consumer, (*label, ("consumer", consumer.name)))
+        for group in log.groups():
+            yield from _of_group(group, (*label, ("group", group.name)))
 
 
 def _counted(log: Log[Any], stats: Stats) -> Iterator[tuple[Family, float]]:
@@ -260,6 +274,27 @@ def _of_consumer(consumer: ConsumerInfo, labels: tuple[tuple[str, str], ...]) ->
     )
     if consumer.last_seen > _EPOCH:
         yield Sample(LAST_SEEN, labels, consumer.last_seen.timestamp())
+
+
+def _of_group(group: GroupInfo, labels: tuple[tuple[str, str], ...]) -> Iterator[Sample]:
+    live = Sample(GROUP_LIVE, labels, float(group.live))
+    try:
+        lag = group.lag
+    except PenstockError:
+        lag = None
+    if group.problem is not None or lag is None:
+        yield from (Sample(GROUP_UP, labels, 0.0), live)
+        return
+    yield from (
+        Sample(GROUP_UP, labels, 1.0),
+        live,
+        Sample(GROUP_FRESH, labels, float(lag.events)),
+        Sample(GROUP_AGE, labels, lag.seconds),
+        Sample(GROUP_OPEN, labels, float(group.unfinished)),
+        Sample(GROUP_CLAIMED, labels, float(group.claimed)),
+        Sample(GROUP_DEAD, labels, float(group.dead)),
+        Sample(GROUP_STOPPED, labels, float(group.stopped)),
+    )
 
 
 def _of_background(
