@@ -39,8 +39,9 @@ class Disk:
         Bytes that all its files take, with what was allocated ahead of appends.
     live : int
         Of those, the bytes of segments with events that readers can get; of a ring, of its events.
-    dead : int
-        Bytes of events that nobody can get any more, which compaction would free.
+    dead : int or None
+        Bytes that compaction would free, as its last run or dry run by this handle counted them;
+        None if there was none. To count them takes reading the whole log.
     limit : int
         ``max_bytes`` of the settings; 0 if there is no limit.
     free : int
@@ -54,7 +55,7 @@ class Disk:
 
     allocated: int = 0
     live: int = 0
-    dead: int = 0
+    dead: int | None = None
     limit: int = 0
     free: int = 0
     rate: float = 0.0

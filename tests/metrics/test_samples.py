@@ -49,7 +49,7 @@ def test_numbers_agree_with_the_log(log: penstock.Log) -> None:
     assert found["penstock_segments", ()] == stats.segments
     assert found["penstock_disk_bytes", ()] == stats.disk_bytes
     assert found["penstock_disk_allocated_bytes", ()] >= stats.disk.live > 0
-    assert found["penstock_disk_dead_bytes", ()] == 0
+    assert ("penstock_disk_dead_bytes", ()) not in found  # nobody has counted them
     assert ("penstock_disk_limit_bytes", ()) not in found
     assert found["penstock_syncs_total", ()] == stats.syncs > 0
     assert found["penstock_live", ()] == 1

@@ -213,7 +213,7 @@ def test_disk(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(retention, "keep_up", lambda *_: False)
     with penstock.open(path, segment_size="64KiB") as log:
         new = log.stats().disk
-        assert (new.limit, new.rate, new.full_at, new.dead) == (0, 0.0, None, 0)
+        assert (new.limit, new.rate, new.full_at, new.dead) == (0, 0.0, None, None)
         for _ in range(60):
             log.append(bytes(9000))
         found = log.stats().disk
@@ -312,5 +312,5 @@ def test_a_deletion_that_fails_in_the_background_is_tried_again(
 
 
 def test_disk_is_a_plain_value() -> None:
-    """A Disk without figures is all zeros, for logs that cannot say."""
-    assert Disk() == Disk(0, 0, 0, 0, 0, 0.0, None)
+    """A Disk without figures has none of them, for logs that cannot say."""
+    assert Disk() == Disk(0, 0, None, 0, 0, 0.0, None)

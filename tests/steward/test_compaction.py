@@ -119,6 +119,18 @@ def test_a_deletion_goes_last(log: penstock.Log) -> None:
     assert log.latest(b"a") is None
 
 
+def test_what_is_dead_is_in_the_figures(log: penstock.Log) -> None:
+    """A dry run counts the bytes that compaction would free, and a compaction leaves none."""
+    for n in range(2000):
+        log.append(bytes(200), key=b"%d" % (n % 10))
+    log.steward.roll()
+    assert log.stats().disk.dead is None
+    plan = log.steward.compact(dry_run=True)
+    assert log.stats().disk.dead == plan.dead_bytes > 300_000
+    log.steward.compact()
+    assert log.stats().disk.dead == 0
+
+
 def test_bounded_memory(log: penstock.Log) -> None:
     """With memory for few keys, most are spilled, part by part, and the result is the same."""
     model = []

@@ -67,7 +67,9 @@ DISK_FREE = Family("penstock_disk_free_bytes", "gauge", "Free bytes of the log's
 ALLOCATED = Family(
     "penstock_disk_allocated_bytes", "gauge", "Bytes on disk, with what was allocated ahead."
 )
-DEAD = Family("penstock_disk_dead_bytes", "gauge", "Bytes that compaction would free.")
+DEAD = Family(
+    "penstock_disk_dead_bytes", "gauge", "Bytes that compaction would free, when last counted."
+)
 LIMIT = Family("penstock_disk_limit_bytes", "gauge", "max_bytes of the log, if it has one.")
 RATE = Family("penstock_disk_growth_bytes_per_second", "gauge", "How fast it grew lately.")
 FULL_AT = Family(
@@ -239,7 +241,9 @@ def _counted(log: Log[Any], stats: Stats) -> Iterator[tuple[Family, float]]:
 
 def _of_disk(disk: Disk) -> Iterator[tuple[Family, float]]:
     """A limit that there is none of, and a day that never comes, are left out."""
-    yield from ((ALLOCATED, disk.allocated), (DEAD, disk.dead), (RATE, disk.rate))
+    yield from ((ALLOCATED, disk.allocated), (RATE, disk.rate))
+    if disk.dead is not None:
+        yield DEAD, disk.dead
     if disk.limit:
         yield LIMIT, disk.limit
     if disk.full_at is not None:

@@ -34,6 +34,7 @@ def disk_of(store: Store, handle: Handle, sizes: list[int], allocated: int) -> D
     return Disk(
         allocated=allocated,
         live=sum(sizes),
+        dead=handle._record.dead_bytes,
         limit=settings.max_bytes,
         free=free,
         rate=rate,

@@ -174,6 +174,7 @@ def compact(handle: Handle, directory: Directory, request: CompactRequest) -> Co
     except PenstockError as error:
         handle._record.failed("compact", error)
         raise
+    handle._record.dead_bytes = done.dead_bytes if only_look else 0
     if not only_look:
         handle._record.succeeded("compact")
     return done

@@ -34,6 +34,7 @@ class Record:
         self._jobs = {name: BackgroundJob() for name in JOBS}
         self._told: dict[tuple[object, ...], float] = {}  # when each kind of failure was logged
         self._guard = _core.Guard(again=True)
+        self.dead_bytes: int | None = None  # that compaction would free; None: nobody has counted
 
     def jobs(self) -> dict[str, BackgroundJob]:
         """The results of each job so far."""
