@@ -55,6 +55,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "merge": "print the events of many logs as one, by time",
         "sql": "query logs with SQL",
         "consumer": "named readers: where they are, reset, delete",
+        "group": "work queues: run a program for each event, dead letters",
     },
     "files": {
         "import": "append events from JSON, CSV, Arrow, Parquet, SQLite, kcat, Redis or logs",
@@ -65,7 +66,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "verify": "check every byte of logs",
         "repair": "mend a damaged log, or make a mended copy",
         "dump": "the bytes of a log's files, explained",
-        "steward": "retain, trim, why, roll: what to keep, and what went",
+        "steward": "retain, trim, compact, erase, why: what to keep, and what went",
         "stats": "counts and sizes of logs",
         "top": "watch rates, sizes and lags of logs",
         "doctor": "what is fine here, what is not, and what to do",

@@ -14,6 +14,7 @@ from penstock.groups import life
 
 if TYPE_CHECKING:
     from penstock.groups.desk import Desk
+    from penstock.groups.glance import Glance
     from penstock.groups.state import GroupState, Unfinished
     from penstock.log import Log
 
@@ -86,7 +87,7 @@ class WorkerInfo:
     claims: int
 
 
-def stats(desk: Desk) -> GroupStats:
+def stats(desk: Desk | Glance) -> GroupStats:
     """`Group.stats`."""
     now = _core.now_ns()
     with desk.guard:
@@ -158,7 +159,7 @@ def _kind(state: GroupState, item: Unfinished, now: int) -> State:
     return "ready" if state.is_free(item, now) else "waiting"
 
 
-def pending(desk: Desk) -> list[Pending]:
+def pending(desk: Desk | Glance) -> list[Pending]:
     """`Group.pending`."""
     now = _core.now_ns()
     with desk.guard:

@@ -23,6 +23,7 @@ from penstock.system.messages import logger
 
 if TYPE_CHECKING:
     from penstock.groups.desk import Desk
+    from penstock.groups.glance import Glance
     from penstock.log import Log
 
 AT_ONCE = 500  # events of one move, letters of one redrive
@@ -149,7 +150,7 @@ def redrive(
     if not desk.has(DEAD):
         return 0
     total, some = 0, list[tuple[int, int, int | None]]()
-    for letter in _still_dead(desk):
+    for letter in still_dead(desk):
         if left is not None and total + len(some) >= left:
             break
         if where is None or where(letter):
@@ -169,7 +170,7 @@ def _raise(desk: Desk, some: list[tuple[int, int, int | None]], dry_run: bool) -
         return int(desk.ledger.record(d.Raised(some)) or 0)
 
 
-def _still_dead(desk: Desk) -> Iterator[Event[Any]]:
+def still_dead(desk: Desk | Glance) -> Iterator[Event[Any]]:
     """The letters of this group that are not tried again."""
     with desk.guard:
         state = desk.state()

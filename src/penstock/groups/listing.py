@@ -134,8 +134,8 @@ class Groups:
 
 
 @contextmanager
-def read_state(log: Log[Any], name: str) -> Iterator[tuple[Directory, GroupState, int]]:
-    """The folder and the state of a group, and when the last decision was made; nothing is changed.
+def reading(log: Log[Any], name: str) -> Iterator[tuple[Directory, Ledger]]:
+    """The folder and the decisions of a group, with the state now; nothing is changed.
 
     `NotFound` if there is no such group, or if it is being made just now.
     """
@@ -145,17 +145,25 @@ def read_state(log: Log[Any], name: str) -> Iterator[tuple[Directory, GroupState
     inside = files.hold_dir(folder.file(folders.STATE))
     sidecar = open_inner(log, inside, None, write=False)
     try:
-        state = Ledger(sidecar).catch_up()
+        ledger = Ledger(sidecar)
+        state = ledger.catch_up()
         if not state.uuid:
             raise NotFound(f"{folder.path}: this group is being made just now")
         if state.log_uuid != log._uuid():
             raise Corrupt(
                 f"{folder.path}: is of another log, {state.log_uuid.hex()}", path=folder.path
             )
-        last = next(sidecar.read(reverse=True, limit=1, on_damage="skip"), None)
-        yield folder, state, 0 if last is None else last.append_ns
+        yield folder, ledger
     finally:
         sidecar.close()
+
+
+@contextmanager
+def read_state(log: Log[Any], name: str) -> Iterator[tuple[Directory, GroupState, int]]:
+    """The folder and the state of a group, and when the last decision was made; see `reading`."""
+    with reading(log, name) as (folder, ledger):
+        last = next(ledger.log.read(reverse=True, limit=1, on_damage="skip"), None)
+        yield folder, ledger.state, 0 if last is None else last.append_ns
 
 
 def look(log: Log[Any], name: str) -> GroupInfo:
