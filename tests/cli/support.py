@@ -5,8 +5,12 @@ from __future__ import annotations
 import io
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,6 +96,46 @@ class Shell:
         result = Result(done.returncode, done.stdout, done.stderr.decode())
         assert code is None or done.returncode == code, (done.returncode, result.said)
         return result
+
+
+@contextmanager
+def started(*arguments: object) -> Iterator[subprocess.Popen[bytes]]:
+    """A command that runs beside the test; nothing that it has started outlives the block."""
+    process = subprocess.Popen(
+        [*COMMAND, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=real_environment(),
+        start_new_session=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            _end_session(process.pid)
+
+
+def _end_session(session: int) -> None:
+    """Kill every process of a session, and wait for their ends."""
+    while members := _members(session):
+        for pid in members:
+            with suppress(ProcessLookupError):
+                fd = os.pidfd_open(pid)
+                try:
+                    signal.pidfd_send_signal(fd, signal.SIGKILL)
+                    assert select.select([fd], [], [], 60)[0], pid
+                finally:
+                    os.close(fd)
+
+
+def _members(session: int) -> list[int]:
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            state, _, _, of = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()[:4]
+            if int(of) == session and state not in "ZX":
+                found.append(int(name))
+    return found
 
 
 def real_environment(**more: str) -> dict[str, str]:

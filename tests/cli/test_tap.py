@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import select
 import signal
 import subprocess
 import sys
 
 import penstock
-from tests.cli.support import COMMAND, Shell, real_environment
+from tests.cli.support import Shell, started
 
 PROGRAM = (
     "import sys\n"
@@ -76,18 +78,30 @@ WAITS = (
 def test_ctrl_c_is_the_programs(shell: Shell) -> None:
     """A signal goes to the program; what it prints before it ends is recorded."""
     shell("create", "a")
-    process = subprocess.Popen(
-        [*COMMAND, "tap", "a", "--", sys.executable, "-c", WAITS],
-        stdout=subprocess.PIPE,
-        env=real_environment(),
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"hi\n"
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
-    assert (out, process.returncode) == (b"bye\n", 3)
+    with started("tap", "a", "--", sys.executable, "-c", WAITS) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"hi\n"
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+        assert (out, process.returncode) == (b"bye\n", 3)
     with penstock.open("a", "r") as log:
         assert [event.value for event in log] == [b"hi", b"bye"]
+
+
+def test_a_program_that_ignores_signals_is_not_left_behind(shell: Shell) -> None:
+    """When a test ends tap, however it goes, the program goes as well."""
+    shell("create", "a")
+    program = "trap '' INT TERM; echo $$; while :; do sleep 0.01; done"
+    with started("tap", "a", "--", "bash", "-c", program) as process:
+        assert process.stdout is not None
+        end = os.pidfd_open(int(process.stdout.readline()))
+        process.send_signal(signal.SIGINT)
+        process.kill()
+        process.wait()
+    try:
+        assert select.select([end], [], [], 0)[0]
+    finally:
+        os.close(end)
 
 
 def test_a_log_that_takes_no_more(shell: Shell) -> None:

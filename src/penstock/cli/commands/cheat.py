@@ -41,6 +41,11 @@ TASKS: dict[str, tuple[Example, ...]] = {
             "penstock consumer reset orders mail --to -1h --yes", "process the last hour again"
         ),
     ),
+    "share the work": (
+        Example("penstock group work mails send -- ./send-mail", "run it several times"),
+        Example("penstock group list mails", "how far, and what is dead"),
+        Example("penstock group redrive mails send", "try dead letters again"),
+    ),
     "scripts": (
         Example("seq=$(penstock append orders '{}')", "the seq of what was appended"),
         Example(

@@ -145,8 +145,12 @@ def _check(given: argparse.Namespace) -> None:
         if action == "work":
             raise Usage("the program comes after --: penstock group work LOG NAME -- COMMAND")
         raise Usage(f"{action} runs no program; only work takes one after --")
-    if action == "release" and given.worker is None:
-        raise Usage("release needs --worker; penstock group pending shows who has what")
+    if action == "release":
+        if given.worker is None:
+            raise Usage("release needs --worker; penstock group pending shows who has what")
+        given.worker = whole(given.worker, "--worker", 1)
+    if given.limit is not None:
+        given.limit = whole(given.limit, "-n", 1 if action == "work" else 0)
 
 
 def _list(log: Any, out: Out) -> None:
@@ -210,8 +214,7 @@ def _look(log: Any, given: argparse.Namespace, out: Out) -> None:
 
 
 def _letters(letters: Iterator[Any], given: argparse.Namespace) -> Iterator[Any]:
-    limit = None if given.limit is None else whole(given.limit, "-n")
-    return islice(filter(_test(given), letters), limit)
+    return islice(filter(_test(given), letters), given.limit)
 
 
 def _test(given: argparse.Namespace) -> Callable[[Any], bool] | None:
@@ -236,13 +239,12 @@ def _change(log: Any, given: argparse.Namespace, out: Out) -> None:
     log.groups()[given.name]  # raises if there is none, where log.group would make it
     with log.group(given.name) as group:
         if given.action == "redrive":
-            limit = None if given.limit is None else whole(given.limit, "-n")
-            _redriven(group.redrive(_test(given), limit=limit), given, out)
+            _redriven(group.redrive(_test(given), limit=given.limit), given, out)
         elif given.action == "resume":
             group.resume()
             out.note(f"the group {given.name!r} of {log.path} goes on")
         else:
-            count = group.release(whole(given.worker, "--worker", 1))
+            count = group.release(given.worker)
             if out.json:
                 out.value({"released": count})
             else:
@@ -260,7 +262,6 @@ def _work(given: argparse.Namespace, out: Out) -> int:
     from penstock.cli.working import Work
 
     terms = _terms(given)
-    limit = None if given.limit is None else whole(given.limit, "-n", 1)
     timeout = options.timeout_of(given)
     with (
         open_log(given.log, "rw") as log,
@@ -269,7 +270,7 @@ def _work(given: argparse.Namespace, out: Out) -> int:
     ):
         out.note(f"working on {log.path} as worker {worker.number} of {given.name!r}")
         work = Work(worker, given.rest, out)
-        code = work.run(limit, timeout)
+        code = work.run(given.limit, timeout)
         out.note(f"{work.acked:,} done, {work.nacked:,} failed, {work.rejected:,} rejected")
         return code
 
