@@ -38,7 +38,7 @@ ROWS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ImportOptions:
     """How rows become events."""
 
     columns: dict[str, str] = field(default_factory=dict)  # part of an event: column
@@ -48,7 +48,7 @@ class Wanted:
     codec: str = "bytes"  # of the log
 
 
-def items(form: str, name: str, wanted: Wanted) -> Iterator[Any]:
+def items(form: str, name: str, wanted: ImportOptions) -> Iterator[Any]:
     """What a file has, as items for ``load``."""
     makers = {"jsonl": _jsonl, "kcat": _kcat, "csv": _csv_rows, "redis": _redis, "sqlite": _sqlite}
     return makers[form](name, wanted)
@@ -64,7 +64,7 @@ def _opened(name: str) -> Any:
         raise from_os(error, "reading", name) from error
 
 
-def _jsonl(name: str, wanted: Wanted) -> Iterator[Any]:
+def _jsonl(name: str, wanted: ImportOptions) -> Iterator[Any]:
     from penstock.cli.records import entry_of, parse_lines
 
     done = 0
@@ -91,7 +91,7 @@ class _KcatLine(msgspec.Struct):
     payload: str | None = None
 
 
-def _kcat(name: str, wanted: Wanted) -> Iterator[Any]:
+def _kcat(name: str, wanted: ImportOptions) -> Iterator[Any]:
     decoder = msgspec.json.Decoder(_KcatLine)
     number = 0
     for piece in pieces(_opened(name), b"\n"):
@@ -126,7 +126,7 @@ def _bytes(text: str | None) -> bytes | None:
     return None if text is None else text.encode()
 
 
-def _value(value: bytes | None, wanted: Wanted) -> Any:
+def _value(value: bytes | None, wanted: ImportOptions) -> Any:
     if value is None or not wanted.as_object:
         return value
     try:
@@ -135,7 +135,7 @@ def _value(value: bytes | None, wanted: Wanted) -> Any:
         raise BadData(f"a value must be JSON, since the log has a codec: {error}") from None
 
 
-def _redis(name: str, wanted: Wanted) -> Iterator[Any]:
+def _redis(name: str, wanted: ImportOptions) -> Iterator[Any]:
     """Entries of a stream, as ``redis-cli --json XRANGE stream - +`` prints them."""
     for entry in _array_items(_opened(name)):
         if not (isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str)):
@@ -196,7 +196,7 @@ def _array_items(stream: Any) -> Iterator[Any]:
         raise BadData("the input must be one JSON array, and it does not end like one")
 
 
-def _csv_rows(name: str, wanted: Wanted) -> Iterator[Any]:
+def _csv_rows(name: str, wanted: ImportOptions) -> Iterator[Any]:
     csv.field_size_limit(256 << 20)
     stream = _opened(name)
     try:
@@ -213,7 +213,7 @@ def _csv_rows(name: str, wanted: Wanted) -> Iterator[Any]:
         raise BadData(f"{name}: must be CSV as UTF-8: {error}") from None
 
 
-def _sqlite(name: str, wanted: Wanted) -> Iterator[Any]:
+def _sqlite(name: str, wanted: ImportOptions) -> Iterator[Any]:
     if wanted.table is None:
         raise Usage("give the --table, or a query: --table 'select …'")
     if name == "-":
@@ -234,7 +234,7 @@ def _sqlite(name: str, wanted: Wanted) -> Iterator[Any]:
         raise BadData(f"{name}: {error}") from None
 
 
-def row_entry(row: dict[str, Any], wanted: Wanted, *, cells: bool = False) -> Entry:
+def row_entry(row: dict[str, Any], wanted: ImportOptions, *, cells: bool = False) -> Entry:
     """A row as an event: its column ``value``, else all of it as a JSON object."""
     named = {part: row[wanted.columns[part]] for part in wanted.columns if part in PARTS}
     if "value" in wanted.columns or "value" in row:

@@ -139,8 +139,9 @@ class Work:
             process = subprocess.Popen(
                 self._command, stdin=stdin, env=environment(job), process_group=0
             )
-        end = os.pidfd_open(process.pid)
+        end = -1
         try:
+            end = os.pidfd_open(process.pid)
             self._process = process
             for number in self._signals[:1]:  # it came while the program was being started
                 _send(process, number)
@@ -153,10 +154,11 @@ class Work:
             return process.returncode
         finally:
             self._process = None
-            os.close(end)
             if process.poll() is None:  # only after an error of ours
                 _send(process, signal.SIGKILL)
                 process.wait()
+            if end >= 0:
+                os.close(end)
 
     def _on_signal(self, number: int, _: object) -> None:
         """Pass a signal on; the second one kills a program that did not heed the first."""
@@ -224,6 +226,8 @@ def _take_signals(stack: ExitStack, handler: Callable[[int, object], None]) -> i
         before = signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
         stack.callback(signal.set_wakeup_fd, before)
         for number in SIGNALS:
+            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                continue  # nohup wants it to go on
             stack.callback(signal.signal, number, signal.signal(number, handler))
     return woken
 

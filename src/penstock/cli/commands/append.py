@@ -83,7 +83,7 @@ def run(given: argparse.Namespace, out: Out) -> None:
     if given.codec is not None and not given.create:
         raise Usage("--codec is for --create; an existing log has its codec")
     with open_log(given.log, "rw", create=given.create, codec=given.codec) as log:
-        counts = _Counts()
+        counts = _Tally()
         if given.values or given.value_file or given.delete_key:
             found = log.extend(_values(given, log), **shared, **_once(given))
             counts.note(found)
@@ -100,7 +100,7 @@ def run(given: argparse.Namespace, out: Out) -> None:
             out.note(counts.text(log.path))
 
 
-class _Counts:
+class _Tally:
     """What was appended."""
 
     def __init__(self) -> None:
@@ -254,7 +254,7 @@ def _most(log: Any) -> int:
 
 
 def _stream(
-    log: Any, given: argparse.Namespace, out: Out, shared: dict[str, Any], counts: _Counts
+    log: Any, given: argparse.Namespace, out: Out, shared: dict[str, Any], counts: _Tally
 ) -> None:
     """Append what comes, as it comes, or in batches of --batch."""
     size = None if given.batch is None else whole(given.batch, "--batch", 1)
@@ -279,7 +279,7 @@ def _stream(
 
 
 def _extend(
-    log: Any, items: list[Any], codec: str | None, shared: dict[str, Any], counts: _Counts
+    log: Any, items: list[Any], codec: str | None, shared: dict[str, Any], counts: _Tally
 ) -> None:
     """Append a list; in two halves if it is too large for a segment, since nothing makes it one."""
     if not items:
@@ -295,7 +295,7 @@ def _extend(
 
 
 def _load(
-    log: Any, given: argparse.Namespace, out: Out, shared: dict[str, Any], counts: _Counts
+    log: Any, given: argparse.Namespace, out: Out, shared: dict[str, Any], counts: _Tally
 ) -> None:
     """Append all of stdin as one atomic unit."""
 

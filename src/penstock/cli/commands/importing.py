@@ -12,7 +12,7 @@ from penstock.cli.out import Out
 from penstock.cli.paths import open_log, path_of
 from penstock.cli.progress import Progress
 from penstock.cli.registry import Example
-from penstock.cli.sources import BY_NAME, FORMS, IGNORED, PARTS, Wanted, items
+from penstock.cli.sources import BY_NAME, FORMS, IGNORED, PARTS, ImportOptions, items
 from penstock.cli.when import whole
 from penstock.errors import PenstockError, Usage, from_os
 
@@ -84,7 +84,7 @@ def run(given: argparse.Namespace, out: Out) -> None:
     with open_log(given.log, "rw", create=given.create, codec=given.codec) as log:
         skipped: list[str] | None = [] if given.skip_bad else None
         as_object = log.codec in ("msgpack", "lite3")
-        wanted = Wanted(columns, given.table, as_object, skipped, log.codec)
+        wanted = ImportOptions(columns, given.table, as_object, skipped, log.codec)
         total = 0
         for name, form in zip(given.files, forms, strict=True):
             with Progress(out, f"reading {name}", is_bytes=False) as progress:
@@ -140,7 +140,7 @@ def _columns(text: str | None) -> dict[str, str]:
 
 
 def _load(
-    log: Any, form: str, name: str, wanted: Wanted, how: dict[str, Any], progress: Progress
+    log: Any, form: str, name: str, wanted: ImportOptions, how: dict[str, Any], progress: Progress
 ) -> Any:
     """Append one file as one atomic unit; returns its seqs."""
     if form == "log":
@@ -152,7 +152,7 @@ def _load(
     return log.load(found, **how, progress=progress.update)
 
 
-def _checked(found: Iterator[Any], wanted: Wanted) -> Iterator[Any]:
+def _checked(found: Iterator[Any], wanted: ImportOptions) -> Iterator[Any]:
     """The items; a column that is not there is an error that says so."""
     try:
         yield from found
@@ -163,7 +163,7 @@ def _checked(found: Iterator[Any], wanted: Wanted) -> Iterator[Any]:
 
 
 def _load_columns(
-    log: Any, form: str, name: str, wanted: Wanted, how: dict[str, Any], progress: Progress
+    log: Any, form: str, name: str, wanted: ImportOptions, how: dict[str, Any], progress: Progress
 ) -> Any:
     """Arrow or Parquet, without an object for each row where the columns are parts of events."""
     import sys
