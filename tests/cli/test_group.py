@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 import penstock
+from penstock.cli import main
 from tests.cli.support import Shell, picture, started
+from tests.consumers.processes import run
 
 BY_VALUE = ("bash", "-c", "exit $(cat)")  # exits with the value
 TELLS = (
@@ -238,6 +240,20 @@ def test_dead_and_redrive(shell: Shell) -> None:
     assert shell("group", "redrive", "a", "g", "-n", "1").values[0]["redriven"] == 1
     assert len(shell("group", "dead", "a", "g").lines) == 1
     assert "1 dead letters" in shell("group", "redrive", "a", "g", terminal=True).text
+
+
+def test_events_that_are_dying(shell: Shell) -> None:
+    """If a worker dies while it moves a letter, the commands say so; the next one moves it."""
+    filled(b"100")
+    words = ["group", "work", "a", "g", "--timeout", "0", "--", *BY_VALUE]
+    assert run(lambda: main(words), "group.letter") == -signal.SIGKILL
+    before = picture("a")
+    for words in (["dead"], ["redrive", "--dry-run"]):
+        done = shell("group", words[0], "a", "g", *words[1:])
+        assert [told["kind"] for told in done.notices] == ["dying"]
+    assert shell("group", "pending", "a", "g").values[0]["state"] == "dying"
+    assert picture("a") == before
+    assert shell("group", "redrive", "a", "g").values[0]["redriven"] == 1
 
 
 def test_release(shell: Shell) -> None:
