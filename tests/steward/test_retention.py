@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ import pytest
 
 import penstock
 from penstock import Busy, Closed, Gap, Log, NotFound, Permission, Usage, WrongType, _core
-from penstock.steward import holders, retention, turn
+from penstock.steward import retention, turn
 from penstock.system import files
 from tests.support import alone
 from tests.support.wait import wait_for
@@ -490,12 +489,10 @@ def test_a_plan_prints_as_a_table(log: Log) -> None:
     assert len(lines) == 6
 
 
-def test_groups_hold_events_back(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_hold_events_back(log: Log) -> None:
     """What a group still needs is held like what a consumer needs."""
-    group = types.SimpleNamespace(name="mail", seq=10, live=True, seen_ns=0)
-    holding = types.SimpleNamespace(needed=lambda _: [group])
-    monkeypatch.setattr(holders, "_has_groups", lambda: True)
-    monkeypatch.setitem(sys.modules, "penstock.groups.holding", holding)
+    with log.group("mail").worker() as worker:
+        worker.ack(worker.poll(9))
     log.configure(keep_until_consumed=True)
     plan = log.steward.retain()
     assert plan.new_first_seq == 9

@@ -207,7 +207,7 @@ class Handle(LogCore):
     def _checkpoint(self) -> PenstockError | None:
         """Sync everything if this is the last writer; the error if a sync fails."""
         attached = self._ctl
-        if not self._writable or attached is None:
+        if not self._writable or attached is None or self._inherited:
             return None
         failed = self._sync_last(attached)
         if failed is None and self._ctl is not None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from functools import cache
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
@@ -46,12 +44,7 @@ def holders_of(handle: Handle) -> list[Holder]:
         )
         for one in log.consumers()
     ]
-    if _has_groups():
+    if log.groups().names():
         needed = importlib.import_module(_GROUPS).needed(log)
         found += [Holder(one.name, one.seq, one.live, one.seen_ns, one.problem) for one in needed]
     return found
-
-
-@cache
-def _has_groups() -> bool:
-    return find_spec("penstock.groups") is not None and find_spec(_GROUPS) is not None
