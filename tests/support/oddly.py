@@ -120,6 +120,22 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**64
 
 
+def _is_index(value: Any) -> bool:
+    try:
+        return not isinstance(value, bool) and operator.index(value) < 2**31
+    except (TypeError, RuntimeError):
+        return False
+
+
+def _are_spans(value: Any) -> bool:
+    if isinstance(value, str | bytes | bytearray | memoryview | dict | set | frozenset):
+        return False
+    try:
+        return all(_is_timeout(span) and span is not None for span in value)
+    except (TypeError, ValueError):
+        return False
+
+
 def _are_headers(value: Any) -> bool:
     try:
         pairs = dict(value).items()
@@ -219,6 +235,14 @@ MAY_BE: dict[str, Callable[[Any], bool]] = {
     "out": lambda v: isinstance(v, penstock.Log),
     "connection": lambda v: isinstance(v, sqlite3.Connection),
     "requested_schema": _is_flag,
+    "order": _none_or(_one_of("key")),
+    "deliveries": lambda v: _is_index(v) and operator.index(v) > 0,
+    "backoff": _are_spans,
+    "lease": _none_or(lambda v: _is_timeout(v) and v > 0),
+    **dict.fromkeys(
+        ("max_pending", "dead_per_minute"),
+        _none_or(lambda v: _is_index(v) and operator.index(v) > 0),
+    ),
     "keys": _none_or(_are_keys),
     "not_before": _none_or(_is_time),
     "ttl": _none_or(lambda v: _is_timeout(v) and v is not None and v > 0),
@@ -569,7 +593,9 @@ class Trial:
 def main() -> None:
     """Try one kind of log."""
     kind, place = sys.argv[1], Path(sys.argv[2])
-    os.chdir(place)
+    elsewhere = place / "here"  # metrics of "." are those of all logs there
+    elsewhere.mkdir()
+    os.chdir(elsewhere)
     logging.disable()
     signal.signal(signal.SIGALRM, _late)
     if kind == "spark":

@@ -63,12 +63,15 @@ USES: dict[str, Callable[[penstock.Log], Any]] = {
     "uuid": lambda log: log.uuid,
     "consumer": lambda log: log.consumer("c").close(),
     "consumers": lambda log: list(log.consumers()),
+    "group": lambda log: log.group("g").close(),
+    "groups": lambda log: list(log.groups()),
+    "result": lambda log: log.result(1),
     "afollow": lambda log: log.afollow("start", timeout=0),
     "aappend": lambda log: asyncio.run(log.aappend(b"x")),
     "await_event": lambda log: asyncio.run(log.await_event(0, after=0)),
     "await_durable": lambda log: asyncio.run(log.await_durable(1)),
 }
-MAKES = ("backup", "consumer")  # files beside those of the log
+MAKES = ("backup", "consumer", "group", "result")  # files beside those of the log, or needs them
 KINDS: dict[str, dict[str, Any]] = {"segments": {}, "ring": {"ring": "128KiB"}}
 WRITES = [
     *("append", "append long", "extend", "configure", "roll", "append durable", "resize"),

@@ -26,10 +26,11 @@ _WORD = L.WORKER_HANDED // 8
 class Life:
     """The file of a worker of this process."""
 
+    _fd = -1
+
     def __init__(self, folder: Directory, mode: int, file_mode: int) -> None:
         """Make the file in a group's folder, and lock it."""
         self.fork = _core.fork_generation()
-        self._fd = -1
         workers = make_below(folder, WORKERS, mode)
         for _ in range(_ATTEMPTS):
             self.name = os.urandom(8).hex()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import Any
 
 from penstock.arguments import check_choice
@@ -94,13 +94,18 @@ def _topic(given: str | None, _: str) -> bytes | None:
 
 
 def _backoff(given: Iterable[Span], what: str) -> tuple[int, ...]:
-    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+    refused = (str, bytes, bytearray, memoryview, Mapping, Set)
+    try:
+        given_steps = None if isinstance(given, refused) else iter(given)
+    except TypeError:
+        given_steps = None
+    if given_steps is None:
         raise WrongType(
             f"{what} must be some numbers of seconds, such as (1, 5, 30), got "
             f"{type(given).__name__}"
         )
     steps = []
-    for step in given:
+    for step in given_steps:
         steps.append(delay_ns(step, "each step of backoff"))
         if len(steps) > _BACKOFFS_MAX:
             raise Usage(f"backoff must have {_BACKOFFS_MAX} steps or fewer")
