@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from penstock.groups.job import Job
     from penstock.groups.worker import Worker
     from penstock.log import Log
-    from penstock.opening import create, open, repair, verify
+    from penstock.opening import create, open, repair, restore, verify
     from penstock.places import delete, exists, find
     from penstock.reading.aio import AsyncReader
     from penstock.reading.merging import Merged, merge
@@ -111,6 +111,7 @@ __all__ = [
     "register_codec",
     "release_memory",
     "repair",
+    "restore",
     "verify",
 ]
 
@@ -143,6 +144,7 @@ _LATER = {
     "register_codec": "penstock.data.codecs",
     "release_memory": "penstock._core",
     "repair": "penstock.opening",
+    "restore": "penstock.opening",
     "verify": "penstock.opening",
 }
 

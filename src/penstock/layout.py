@@ -459,6 +459,44 @@ RING_SLOT = RecordType("RING_SLOT_")
 RING_SLOT_POSITION = RING_SLOT.u64("position", "of event seq, in slot seq % index_capacity")
 RING_SLOT_BYTES = RING_SLOT.size
 
+# The record of an archived segment: in a skippable frame of zstd, before the seek table. Settings
+# follow it.
+
+ARCHIVE_VERSION = 1
+ARCHIVED_MAGIC = b"PSKARCHV"
+ARCHIVED = RecordType("ARCHIVED_", then="settings")
+ARCHIVED.raw("magic", 8, "`PSKARCHV`")
+ARCHIVED_VERSION = ARCHIVED.u32("version", "of this record: 1")
+ARCHIVED_BLOCKS = ARCHIVED.u32("blocks", "zstd frames before it")
+ARCHIVED_UUID = ARCHIVED.raw("uuid", 16, "as in the segment's header")
+ARCHIVED_BASE_SEQ = ARCHIVED.u64("base_seq", "as in the header")
+ARCHIVED_NUMBER = ARCHIVED.u32("number", "as in the header")
+ARCHIVED_GENERATION = ARCHIVED.u32("generation", "as in the header")
+ARCHIVED_NEXT_SEQ = ARCHIVED.u64("next_seq", "as in the footer")
+ARCHIVED_FILE_BYTES = ARCHIVED.u64("file_bytes", "size of the segment's file")
+ARCHIVED_SETTINGS_LEN = ARCHIVED.u32("settings_len", "bytes of the settings")
+ARCHIVED_SETTINGS_CRC = ARCHIVED.u32("settings_crc", "of the settings")
+ARCHIVED_TABLE_CRC = ARCHIVED.u32("table_crc", "of the entries of the seek table")
+ARCHIVED_CRC = ARCHIVED.crc(80, "of the record up to here")
+
+# Of the seekable format of zstd.
+
+SKIPPABLE = RecordType("SKIPPABLE_", then="content")
+SKIPPABLE_MAGIC = SKIPPABLE.u32("magic", "0x184D2A50: the record; 0x184D2A5E: the seek table")
+SKIPPABLE_NBYTES = SKIPPABLE.u32("nbytes", "bytes that follow")
+ZSTD_RECORD = 0x184D2A50
+ZSTD_TABLE = 0x184D2A5E
+SEEK_ENTRY = RecordType("SEEK_ENTRY_")
+SEEK_ENTRY_COMPRESSED = SEEK_ENTRY.u32("compressed", "bytes of the frame")
+SEEK_ENTRY_NBYTES = SEEK_ENTRY.u32("nbytes", "bytes of its content; 0 if it is skippable")
+SEEK_ENTRY_CHECKSUM = SEEK_ENTRY.u32("checksum", "the frame's last word; 0 if it is skippable")
+SEEK_END = RecordType("SEEK_END_")
+SEEK_END_COUNT = SEEK_END.u32("count", "entries")
+SEEK_END_FLAGS = SEEK_END.u8("flags", "0x80: entries have checksums")
+SEEK_END_MAGIC = SEEK_END.raw("magic", 4, "0x8F92EAB1")
+ZSTD_SEEK_MAGIC = 0x8F92EAB1
+ZSTD_CHECKSUMS = 0x80
+
 # Control: one page of shared memory. Fields that different processes write at different moments
 # are on different cache lines. A place in a log of segments is one word, see SegmentPosition.
 

@@ -13,13 +13,14 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, fields
 from types import UnionType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, SupportsIndex, TypeAlias, cast
 
 from penstock import layout as L
 from penstock.arguments import check_choice, check_progress
 from penstock.data import codecs
 from penstock.errors import AlreadyExists, Gone, NoSuchLog, Usage, WrongType
 from penstock.log import Log, T
+from penstock.reader import to_seq
 from penstock.report import Plan, Progress, Report
 from penstock.ring import file as ring_file
 from penstock.ring.storage import RingStorage
@@ -28,7 +29,7 @@ from penstock.segments.storage import SegmentStorage
 from penstock.settings import Options, Settings, WhenFull, parse_size
 from penstock.system import files
 from penstock.system.needs import loading
-from penstock.times import Span
+from penstock.times import Span, Time, is_time, to_ns
 
 OPEN_TIMEOUT = 10.0
 FOR_EVER = 1e9  # seconds
@@ -474,3 +475,45 @@ def repair(
 
     with closing(files.hold_dir(text)) as directory:
         return repair_segments(directory, to=target, in_place=in_place, progress=progress)
+
+
+def restore(
+    source: str | os.PathLike[str],
+    path: str | os.PathLike[str],
+    *,
+    until: SupportsIndex | Time | None = None,
+    progress: Progress | None = None,
+) -> int:
+    """Make a log at ``path`` of the archive at ``source``; returns its last seq.
+
+    ``source`` is a directory or a URL. The log has the archived events with their seqs, times and
+    parts, takes appends after them, and can be archived again. What was not archived yet, consumers
+    and groups are not in an archive. With ``until`` it has the events before that seq, or before
+    the first event of that time or later; what was appended as a unit is restored as a whole or
+    not at all. Such a log and the original differ from there on, so they cannot have one archive:
+    give the new one another place.
+
+    ``path`` gets its name when everything is there and on disk. ``progress`` is called with the
+    bytes done and the total.
+
+    >>> log = penstock.open(path)
+    >>> log.extend([b"a", b"b"]), log.steward.roll(), log.steward.archive().moved
+    (range(1, 3), 3, 1)
+    >>> penstock.restore(path / "archive", f"{path}-again")
+    2
+    >>> [event.value for event in penstock.open(f"{path}-again")]
+    [b'a', b'b']
+    """
+    check_progress(progress)
+    target = files.path_text(path)
+    seq, since_ns = None, None
+    if until is not None and is_time(until):
+        since_ns = to_ns(until, "until")
+    elif until is not None:
+        if isinstance(until, str):
+            raise WrongType(f"until must be a seq or a time, got {until!r}")
+        seq = to_seq(cast(SupportsIndex, until), "until")
+    with loading(target):
+        from penstock.archive.restore import restore as restore_log
+
+    return restore_log(source, target, (seq, since_ns), progress)

@@ -35,8 +35,8 @@ from penstock.system.directory import Directory
 
 DELETED = re.compile(r"\.[0-9a-f]{8}\.deleted")  # ends the name of a log that is being deleted
 _KEPT = re.compile(r"(lost|damaged)-.+\.bin")  # files that recovery and repair keep
-_BELOW = ("consumers",)  # directories in a log, or beside a ring, with files of ours
-_MARKS = (b"PENS", b"PSK")  # every file of Penstock begins like this
+_BELOW = ("consumers", "archive")  # directories in a log or beside a ring, with files of ours
+_MARKS = (b"PENS", b"PSK", b"\x28\xb5\x2f\xfd")  # every file of Penstock begins like this
 
 
 def exists(path: str | os.PathLike[str]) -> bool:

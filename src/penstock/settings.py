@@ -105,6 +105,9 @@ class Settings:
     holes : bool
         Set by compaction and erasures only: seqs between events may be missing, so that counting
         events takes a look at every segment.
+    archive : str
+        Set by archiving only: where the segments are that the log's directory has no longer. A
+        directory, a URL, or "archive" for the directory of that name in the log's own.
     """
 
     segment_size: int = layout.SEGMENT_BYTES_DEFAULT
@@ -124,6 +127,7 @@ class Settings:
     max_failures: int = 100
     first_seq: int = 0
     holes: bool = False
+    archive: str = ""
 
     def __post_init__(self) -> None:
         for name in ("segment_size", "file_mode", *_COUNTS):
@@ -159,6 +163,8 @@ class Settings:
         _check_names(self.keep_until_consumed)
         if not isinstance(self.holes, bool):
             raise WrongType(f"holes must be True or False, got {type(self.holes).__name__}")
+        if not isinstance(self.archive, str):
+            raise WrongType(f"archive must be text, got {type(self.archive).__name__}")
 
     @property
     def dir_mode(self) -> int:
@@ -225,6 +231,7 @@ _SIZES = ("segment_size", "keep_bytes", "max_lag", "max_bytes")
 _COUNTS = (*_SIZES[1:], "keep_segments", "max_unsealed", "max_failures", "first_seq")
 SEGMENTS_ONLY = frozenset(  # settings that a ring cannot have
     {*_COUNTS, "keep_seconds", "keep_until_consumed", "consumer_ttl", "prepare_at", "holes"}
+    | {"archive"}
 )
 _DEFAULTS = {f.name: f.default for f in fields(Settings)}
 

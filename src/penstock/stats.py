@@ -9,7 +9,7 @@ from penstock import _core
 from penstock import layout as L
 from penstock._core import Control
 
-JOBS = ("allocate", "prepare", "seal", "sync", "retain", "compact", "erase")
+JOBS = ("allocate", "prepare", "seal", "sync", "retain", "compact", "erase", "archive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ class Stats:
     """Counts and sizes of a log. Counters start when control is built.
 
     ``background`` is what the threads of this handle, in this process, have done: for each of the
-    jobs "allocate", "prepare", "seal", "sync", "retain", "compact" and "erase" when it last
-    succeeded, its last error, how often it did and did not, and how much of it waits.
+    jobs "allocate", "prepare", "seal", "sync", "retain", "compact", "erase" and "archive" when it
+    last succeeded, its last error, how often it did and did not, and how much of it waits.
     """
 
     path: str

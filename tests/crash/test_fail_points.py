@@ -42,6 +42,9 @@ ELSEWHERE = {
     *("group.snapshot", "group.trim", "group.letter", "group.moved", "group.raise"),
     *("group.result", "group.found-dead", "group.note", "group.cut", "group.ticked"),
     "group.deleted",
+    # tests/archive/test_deaths.py
+    *("archive.filled", "archive.synced", "archive.named", "archive.stored", "archive.compared"),
+    *("archive.told", "archive.deleted", "restore.filled"),
     # tests/process/test_many_logs.py
     *("delete.locked", "delete.renamed", "delete.emptied", "delete.ring"),
 }

@@ -93,7 +93,7 @@ cdef extern from "<sys/mman.h>" nogil:
     void *mmap(void *addr, size_t length, int prot, int flags, int fd, int64_t offset)
     int munmap(void *addr, size_t length)
     int madvise(void *addr, size_t length, int advice)
-    enum: PROT_READ, PROT_WRITE, MAP_SHARED, MADV_DONTFORK
+    enum: PROT_READ, PROT_WRITE, MAP_SHARED, MAP_PRIVATE, MAP_ANONYMOUS, MAP_NORESERVE, MADV_DONTFORK
     void *MAP_FAILED
 
 cdef extern from *:
@@ -459,6 +459,7 @@ include "values/marks.pxi"
 include "held.pxi"
 include "control.pxi"
 include "segments/segment.pxi"
+include "segments/archived.pxi"
 include "segments/filter.pxi"
 include "ring/positions.pxi"
 include "ring/hold.pxi"

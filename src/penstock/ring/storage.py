@@ -28,6 +28,7 @@ from penstock.ring.producers import Follower, FrameAt
 from penstock.segments.storage import SegmentStorage
 from penstock.settings import Settings
 from penstock.stats import Stock
+from penstock.steward.archive_report import Archival, ArchiveRequest
 from penstock.steward.compact_report import CompactionReport, CompactRequest, ErasureReport
 from penstock.steward.plan import Retention, Why
 from penstock.system import files
@@ -436,6 +437,12 @@ class RingStorage:
         raise Usage(
             f"{self.path}: a ring cannot be compacted: it overwrites its oldest events; only a log "
             "of segments can"
+        )
+
+    def archive(self, handle: Handle, request: ArchiveRequest) -> Archival:
+        """Refuse: a ring has no finished segments."""
+        raise Usage(
+            f"{self.path}: a ring cannot be archived: it is one file; only a log of segments can"
         )
 
     def erase(

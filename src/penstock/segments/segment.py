@@ -502,6 +502,16 @@ def map_segment(path: str, *, write: bool = False) -> tuple[SegmentMap, Header]:
     filter_bytes = 0 if summary is None else summary.filter_bytes
     whole = files.size(fd, path) >= header.segment_bytes + filter_bytes
     m = SegmentMap(fd, str(path), header.segment_bytes + (filter_bytes if whole else 0), write)
+    describe(m, header, summary)
+    if summary is not None:
+        m.close_fd()
+    elif write:
+        m.touch_singly(L.INDEX_OFFSET, header.data_offset)
+    return m, header
+
+
+def describe(m: SegmentMap, header: Header, summary: SegmentSummary | None) -> None:
+    """Tell a map what the checked header says, and the footer if there is one."""
     m.uuid = header.uuid
     m.settings = header.settings
     m.base_seq = header.base_seq
@@ -526,10 +536,6 @@ def map_segment(path: str, *, write: bool = False) -> tuple[SegmentMap, Header]:
         m.has_filter = summary.filter_pages is not None
         m.filter_at = header.segment_bytes
         m.filter_pages = summary.filter_pages or 0
-        m.close_fd()
-    elif write:
-        m.touch_singly(L.INDEX_OFFSET, header.data_offset)
-    return m, header
 
 
 def disk_bytes(path: str) -> int:

@@ -35,7 +35,7 @@ def settings(handle: Handle, storage: SegmentStorage, attached: Control) -> Sett
     frame = offset if header.number == number else 0  # 0: it has rolled since; use the header
     data = m.frame_body(frame, L.KIND_SETTINGS) if frame else header.settings
     found = Settings.from_json(data, m.path)
-    storage.store.raise_floor(found.first_seq)
+    storage.learn(found)
     if header.number == number:
         storage.seen = SeenSettings(attached, at, found)
     return found

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 from penstock import layout as L
 from penstock._core import Coder, Control, Given, Hold, SegmentFinder, SegmentMap
-from penstock.errors import Corrupt, Internal, NotFound, PenstockError, TooLarge, Usage, gone_error
+from penstock.errors import (
+    Corrupt,
+    Gap,
+    Internal,
+    NotFound,
+    PenstockError,
+    TooLarge,
+    Usage,
+    gone_error,
+)
 from penstock.handle import locks
 from penstock.handle.control import ControlPlace
 from penstock.handle.durability import Snapshot
@@ -30,6 +39,7 @@ from penstock.settings import Settings
 from penstock.stats import Stock
 from penstock.steward import retention
 from penstock.steward.ahead import Ahead
+from penstock.steward.archive_report import Archival, ArchiveRequest
 from penstock.steward.budget import Budget
 from penstock.steward.compact_report import CompactionReport, CompactRequest, ErasureReport
 from penstock.steward.plan import Retention, Why
@@ -95,6 +105,8 @@ class SegmentStorage:
         self._private = private
         self._begun = Begun("load")
         self._rewrites = 0  # what control said when the store was filled
+        self._archive = ""  # where the log's archive is, as the settings say
+        self._all: Store | None = None  # with the archive, if there is one: only for reading
         self.seen: SeenSettings | None = None
         self.producers = Follower()
 
@@ -152,7 +164,15 @@ class SegmentStorage:
     def _learn_floor(self, static: Active) -> None:
         """Take over the first seq that the settings say, if these can be read."""
         with suppress(Corrupt):
-            self.store.raise_floor(static.settings.first_seq)
+            self.learn(static.settings)
+
+    def learn(self, settings: Settings) -> None:
+        """Note what the settings say about the segments."""
+        self.store.raise_floor(settings.first_seq)
+        if settings.archive != self._archive:
+            self._archive, self._all = settings.archive, None
+        if self._all is not None:
+            self._all.raise_floor(settings.first_seq)
 
     def grow(self, handle: Handle) -> None:
         if self._tip.static is not None:
@@ -200,6 +220,8 @@ class SegmentStorage:
         self.seen = None
         self._tip.control = self._tip.static = None
         self.store.forget()
+        self._all = None
+        self._archive = ""
 
     def release(self) -> None:
         self.directory.close()
@@ -269,6 +291,31 @@ class SegmentStorage:
         """A private log for a load that begins with the event ``first``."""
         return Private(handle, self, first)
 
+    def _everything(self) -> Store:
+        """The store of all segments, archived ones too. Appends never use it, nor wait for it."""
+        self._look()
+        if not self._archive or self.store.uuid is None:
+            return self.store
+        if self._all is None:
+            with loading(self.path):
+                from penstock.archive.history import past_of
+
+            past = past_of(self._archive, self.directory, self.store.uuid, self.recent)
+            made = Store(
+                self.directory, self.store.uuid, self.recent, self._tip.base, self.coder, past
+            )
+            made.spurious = self.store.spurious
+            made.raise_floor(self.store.floor)
+            self._all = made
+        return self._all
+
+    def _before_files(self, seq: int) -> bool:
+        """Whether only the archive can have that seq."""
+        if not self._archive:
+            return False
+        bases = self._look().bases()
+        return bool(bases) and seq < bases[0]
+
     def _look(self) -> Store:
         """The store, without what it knows of segments that were replaced since the last look."""
         control = self._tip.control
@@ -277,31 +324,48 @@ class SegmentStorage:
             if rewrites != self._rewrites:
                 self._rewrites = rewrites
                 self.store.replaced()
+                if self._all is not None:
+                    self._all.replaced()
         return self.store
 
     def segment_for(self, handle: Handle, seq: int) -> SegmentMap | None:
-        return self._look().covering(seq) if seq < handle._next_seq() else None
+        if seq >= handle._next_seq():
+            return None
+        m = self._look().covering(seq)
+        if self._archive and (m is None or seq < m.base_seq):
+            m = self._everything().covering(seq)
+        return m
 
     def segment_at(self, handle: Handle, base_seq: int) -> SegmentMap:
-        return self._look().beginning_at(base_seq)
+        if not self._before_files(base_seq):
+            try:
+                return self._look().beginning_at(base_seq)
+            except Gap:
+                if not self._archive:
+                    raise
+        return self._everything().beginning_at(base_seq)
 
     def segment_before(self, later: SegmentMap) -> SegmentMap | None:
-        return self._look().before(later)
+        m = None if self._before_files(later.base_seq) else self._look().before(later)
+        return self._everything().before(later) if m is None and self._archive else m
 
     def segment_after(self, seq: int) -> SegmentMap | None:
-        return self.store.after(seq)
+        return (self._everything() if self._before_files(seq) else self.store).after(seq)
 
     def segment_below(self, seq: int) -> SegmentMap | None:
-        return self.store.below(seq)
+        m = None if self._before_files(seq) else self.store.below(seq)
+        return self._everything().below(seq) if m is None and self._archive else m
 
     def lowest_base(self, handle: Handle) -> int:
-        return max(handle._floor(), min(self.store.bases(), default=1))
+        floor = handle._floor()
+        return max(floor, min(self._everything().bases(), default=1))
 
     def first_seq(self, handle: Handle) -> int:
-        return finding.first_seq(self.store, handle)
+        handle._floor()  # it reads the settings, which say where the archive is
+        return finding.first_seq(self._everything(), handle)
 
     def seqs(self, handle: Handle) -> tuple[int, int]:
-        return finding.first_seq(self.store, handle), handle._next_seq()
+        return self.first_seq(handle), handle._next_seq()
 
     def count(self, handle: Handle) -> int:
         """The number of events."""
@@ -311,25 +375,28 @@ class SegmentStorage:
         """How many events have seqs from ``start`` to before ``stop``."""
         if start >= stop or not handle.settings.holes:
             return max(0, stop - start)
-        return finding.events_between(self.store, handle, start, stop)
+        store = self._everything() if self._before_files(start) else self.store
+        return finding.events_between(store, handle, start, stop)
 
     def why_missing(self, seq: int) -> PenstockError | None:
-        return finding.why_missing(self.store, seq)
+        store = self._everything() if self._before_files(seq) else self.store
+        return finding.why_missing(store, seq)
 
     def first_seq_since(self, handle: Handle, since_ns: int) -> int:
-        return finding.first_seq_since(self.store, since_ns)
+        return finding.first_seq_since(self._everything(), since_ns)
 
     def first_appended(self, since_ns: int) -> int:
-        return finding.first_appended(self.store, since_ns)
+        return finding.first_appended(self._everything(), since_ns)
 
     def seq_past(self, handle: Handle, until_ns: int, end: int) -> int:
         """Base of the first segment after all events before ``until_ns``, if times never fell."""
         if not handle._monotone():
             return end
-        return self.store.first_where(lambda m: m.prior_event_max_ns >= until_ns) or end
+        return self._everything().first_where(lambda m: m.prior_event_max_ns >= until_ns) or end
 
     def cuts(self, start: int, stop: int) -> list[int]:
-        return finding.cuts(self.store, start, stop)
+        store = self._everything() if self._before_files(start) else self.store
+        return finding.cuts(store, start, stop)
 
     def span_bytes(self, handle: Handle, first: int, stop: int) -> int:
         """Bytes of the events from ``first`` to before ``stop``, to a block."""
@@ -359,7 +426,8 @@ class SegmentStorage:
         return m is not None and m.rules_out(topics, since_ns, until_ns)
 
     def topics(self, handle: Handle) -> set[bytes]:
-        return finding.topics(self.store, handle)
+        handle._floor()
+        return finding.topics(self._everything(), handle)
 
     def uuid(self) -> bytes:
         """The unique id of the log."""
@@ -411,6 +479,13 @@ class SegmentStorage:
             from penstock.steward.compact import compact
 
         return compact(handle, self.directory, request)
+
+    def archive(self, handle: Handle, request: ArchiveRequest) -> Archival:
+        """Store sealed segments elsewhere, and delete their files."""
+        with loading(self.path):
+            from penstock.steward.archive import archive
+
+        return archive(handle, self.directory, request)
 
     def erase(
         self,

@@ -9,6 +9,7 @@ import errno
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 from penstock._core import Coder, SegmentMap
 from penstock.errors import Corrupt, Gap, Io, NotFound, gone_error
@@ -22,8 +23,24 @@ MAPS_MAX = 32  # by default
 MERGED = "it was merged into the segment of seq"
 
 
+class Past(Protocol):
+    """The archived segments of a log."""
+
+    def bases(self, first_local: int) -> list[int]:
+        """The bases of those before the first segment in the log's directory, in order."""
+
+    def has(self, base_seq: int) -> bool:
+        """Whether one of those begins with that seq."""
+
+    def open(self, base_seq: int) -> SegmentMap:
+        """A map of it."""
+
+    def forget(self) -> None:
+        """Drop the listing: segments were archived since."""
+
+
 class Store:
-    """What a handle knows about the files of its log."""
+    """What a handle knows about the files of its log, and of its archive if it has a ``past``."""
 
     def __init__(
         self,
@@ -32,6 +49,7 @@ class Store:
         recent: list[SegmentMap],
         active: Callable[[], int],
         coder: Coder | None = None,
+        past: Past | None = None,
     ) -> None:
         self.directory = directory
         self.path = directory.path  # for messages
@@ -40,6 +58,7 @@ class Store:
         self.active = active
         self.maps_max = MAPS_MAX
         self.coder = coder  # decodes the events that are read through a map
+        self.past = past
         self.spurious: dict[str, str] = {}
         self.names: list[str] = []  # as last listed, foreign ones too
         self.floor = 0  # events below this seq are gone, even if a file still has them
@@ -59,8 +78,11 @@ class Store:
                 found = [base for base in found if segment.file_name(base) not in self.spurious]
             for note in [n for n in self.names if n.startswith(leftovers.MERGED)]:
                 found = self._without_merged(found, leftovers.merged_into(note))
-            self._bases = self._at_floor(found)
+            self._bases = bases = found
             self.check_there()
+            if self.past is not None:
+                bases = self.past.bases(bases[0] if bases else 0) + bases
+            self._bases = self._at_floor(bases)
         return self._bases
 
     def _without_merged(self, bases: list[int], into: int) -> list[int]:
@@ -78,6 +100,8 @@ class Store:
         """Drop every map and the listing, but for what is known of foreign files."""
         self.recent.clear()
         self._bases = None
+        if self.past is not None:
+            self.past.forget()
 
     def raise_floor(self, seq: int) -> None:
         """Note that events below ``seq`` are gone: files that have no others are not read again."""
@@ -93,6 +117,8 @@ class Store:
         """
         at = bisect_right(bases, self.floor) - 1
         for earlier in range(at - 1, -1, -1):
+            if self._is_archived(bases[earlier]):
+                break  # it ends where the next one begins
             m = None
             with suppress(Corrupt):
                 m = self.open(bases[earlier])
@@ -153,6 +179,8 @@ class Store:
             if m.base_seq == base_seq and (m.data_end or base_seq == self.active()):
                 self._used(m)
                 return m
+        if self.past is not None and self.past.has(base_seq):
+            return self.keep(self.past.open(base_seq))
         try:
             m, header = self._map(base_seq)
         except NotFound:
@@ -165,6 +193,10 @@ class Store:
                 if kept.base_seq == base_seq and kept.number == m.number:
                     return kept
         return self.keep(m)
+
+    def _is_archived(self, base_seq: int) -> bool:
+        """Whether a segment is read from the archive."""
+        return self.past is not None and self.past.has(base_seq)
 
     def _again(self, base_seq: int) -> SegmentMap | None:
         """`open`, of the file that has the name now: a known map may be of an older generation."""
@@ -212,6 +244,9 @@ class Store:
         while base_seq not in self._linked:
             bases = self.bases()
             at = bisect_left(bases, base_seq) - 1
+            if self._is_archived(base_seq) or (at >= 0 and self._is_archived(bases[at])):
+                self._linked.add(base_seq)  # the archive has one range after the other
+                return False
             try:
                 before = self.open(bases[at]) if at >= 0 else None
             except Corrupt:
@@ -306,6 +341,8 @@ class Store:
         if m is not None:
             return m
         bases = self.bases(fresh=True)
+        if self._is_archived(base_seq):  # just now
+            return self.keep(self.past.open(base_seq))  # type: ignore[union-attr]
         if bases and bases[0] < base_seq:
             m = self.covering(base_seq)
             if m is not None and m.merged and m.base_seq < base_seq < m.next_seq:

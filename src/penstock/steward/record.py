@@ -23,6 +23,7 @@ _MEANING = {
     "retain": "deleting old segments",
     "compact": "compacting",
     "erase": "erasing a key",
+    "archive": "archiving",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -25,6 +26,7 @@ from penstock.errors import (
 from penstock.layout import KEY_BYTES_MAX
 from penstock.reader import to_seq
 from penstock.settings import parse_size
+from penstock.steward.archive_report import Archival, ArchiveRequest
 from penstock.steward.compact_report import CompactionReport, CompactRequest, ErasureReport
 from penstock.steward.plan import Retention, Why
 from penstock.times import Span, Time, is_time, span_ns, to_ns
@@ -152,6 +154,46 @@ class Steward:
         return log._storage.erase(
             log, raw, _check_bool(dry_run, "dry_run"), seconds(timeout), progress
         )
+
+    def archive(
+        self,
+        to: str | os.PathLike[str] | None = None,
+        *,
+        keep_local: SupportsIndex = 0,
+        dry_run: bool = False,
+        timeout: float | None = PATIENCE,
+        progress: Progress | None = None,
+    ) -> Archival:
+        """Move sealed segments to the log's archive, compressed; says what it did.
+
+        ``to`` is a directory, or the URL of a place in an object store: ``s3://bucket/path``,
+        ``gs://…`` or ``az://…``. Without it the archive is where it was, at first the directory
+        ``archive`` inside the log's own. Credentials come from the environment and are never
+        stored. The ``keep_local`` newest of the segments are archived, and stay in the log's
+        directory as well.
+
+        A local file is deleted only when the archived one has been read back and is the same, byte
+        by byte. It goes on beside writers and readers. Another maintenance job under way is `Busy`
+        after ``timeout`` seconds. If a copy of this log has archived other events to that place,
+        it is `Conflict`. ``dry_run`` changes nothing, and says what would be done. ``progress`` is
+        called with the bytes done and the total.
+
+        >>> log = penstock.open(path)
+        >>> log.extend([b"a", b"b"]), log.steward.roll()
+        (range(1, 3), 3)
+        >>> log.steward.archive().moved
+        1
+        """
+        log = self._log
+        request = ArchiveRequest(
+            to=to,
+            keep_local=_count(keep_local, "keep_local"),
+            dry_run=_check_bool(dry_run, "dry_run"),
+            timeout=seconds(timeout),
+            progress=progress,
+        )
+        check_progress(progress)
+        return log._storage.archive(log, request)
 
     def retain(self, *, dry_run: bool = False, timeout: float | None = PATIENCE) -> Retention:
         """Delete the oldest segments as the log's rules say; returns what went, and why.
@@ -328,13 +370,24 @@ def _share(given: float | None) -> float | None:
     return given
 
 
-def _versions(given: SupportsIndex) -> int:
+def _index(given: SupportsIndex, what: str) -> int:
     if isinstance(given, bool) or not hasattr(type(given), "__index__"):
-        raise WrongType(f"versions must be an int, got {type(given).__name__}")
+        raise WrongType(f"{what} must be an int, got {type(given).__name__}")
     try:
-        found = operator.index(given)
+        return operator.index(given)
     except TypeError:  # every array has the method, but it fails for most
-        raise WrongType(f"versions must be an int, got {type(given).__name__}") from None
+        raise WrongType(f"{what} must be an int, got {type(given).__name__}") from None
+
+
+def _count(given: SupportsIndex, what: str) -> int:
+    found = _index(given, what)
+    if found < 0:
+        raise Usage(f"{what} must be 0 or more, got {found}")
+    return found
+
+
+def _versions(given: SupportsIndex) -> int:
+    found = _index(given, "versions")
     if not 1 <= found <= _VERSIONS_MAX:
         raise Usage(f"versions must be from 1 to {_VERSIONS_MAX}, got {found}")
     return found

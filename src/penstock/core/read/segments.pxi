@@ -66,6 +66,8 @@ cdef class SegmentCursor(Cursor):
     cdef uint64_t pages_start, pages_end
 
     cdef int enter(self, SegmentMap m, uint64_t at, uint64_t limit) except -1:
+        if m.blocks is not None and at and not self.query.reverse:
+            limit = loaded_end(m, at, limit, self.query.skip)
         Cursor.enter(self, m, at, limit)
         self.crossing = self.rejoin = False
         self.budget = 4 * m.file_bytes
@@ -155,6 +157,8 @@ cdef class SegmentCursor(Cursor):
         cdef uint64_t number = position_unpack(head).number, end
         if self.map is None:
             return self.locate()
+        if self.map.blocks is not None and self.limit < self.map.published(head):
+            return self.load_more(head)
         if number == self.map.number:
             end = self.map.published(head)
             if end > self.limit:
@@ -178,7 +182,25 @@ cdef class SegmentCursor(Cursor):
             path=str(self.map.path), offset=self.at, seq=self.next, last_seq=self.next - 1,
         )
 
+    cdef bint load_more(self, uint64_t head) except -1:
+        """At the end of what is loaded of an archived segment: load the next block that is asked for.
+
+        A map that has become large is left to the events that point into it.
+        """
+        cdef SegmentMap fresh = self.map.blocks.fresh(self.map)
+        cdef uint64_t end = self.map.published(head)
+        if fresh is not self.map:
+            self.map = fresh
+            self.base = fresh.base
+        if self.by_blocks:
+            self.limit = end
+            self.jump_blocks()
+        self.limit = loaded_end(self.map, self.at, end, self.query.skip)
+        return True
+
     cdef bint has_more(self, uint64_t head) except -1:
+        if self.map.blocks is not None and self.at < self.map.published(head):
+            return True
         return position_unpack(head).number > self.map.number or (
             position_unpack(head).number == self.map.number and position_unpack(head).offset > self.at)
 
@@ -274,6 +296,9 @@ cdef class SegmentCursor(Cursor):
             if self.is_valid(self.at) and psk_get64(self.base + self.at + PSK_FRAME_SEQ) >= self.next:
                 self.pass_to(psk_get64(self.base + self.at + PSK_FRAME_SEQ))
                 return 0
+        if self.map.blocks is not None:
+            self.limit = self.map.published(self.log.head())
+            need_range(self.map, self.at, self.limit, True)
         at = self.map.next_valid(
             self.at, self.limit, self.next, U64_MAX, self.last_ns, self.holes, &self.budget)
         if at:
@@ -321,11 +346,13 @@ cdef class SegmentCursor(Cursor):
         if not self.query.skip:
             self.at = self.map.step_back(self.at)
             return 0
+        need(self.map, self.at, True)
         if self.is_valid(self.at):
             back = psk_get32(self.base + self.at + PSK_FRAME_BACK)
             if back == 0:
                 self.at = 0
                 return 0
+            need(self.map, self.at - min(back, self.at), True)
             if back % 8 == 0 and back <= self.at - self.map.data_offset and (
                 frame_check(self.base + self.at - back, back, True, &total) == FRAME_GOOD and total == back
             ):
@@ -375,6 +402,9 @@ cdef class SegmentCursor(Cursor):
         cdef char *entry
         cdef uint32_t topics
         cdef const Sieve *f = &self.query.sieve
+        cdef uint64_t end = self.limit
+        if self.map.blocks is not None:
+            end = self.map.published(self.log.head())
         high = count
         while low < high:  # the last block that begins at or before `at`
             middle = (low + high) >> 1
@@ -382,12 +412,12 @@ cdef class SegmentCursor(Cursor):
                 low = middle + 1
             else:
                 high = middle
-        self.edge = self.limit
+        self.edge = end
         while 0 < low < count:  # block low - 1 ends where block low begins
             entry = index + (low - 1) * PSK_INDEX_ENTRY_BYTES
             self.edge = psk_get32(entry + PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_OFFSET)
-            if self.edge >= self.limit:
-                self.edge = self.limit
+            if self.edge >= end:
+                self.edge = end
                 break
             topics = psk_get32(entry + PSK_INDEX_ENTRY_TOPICS)
             if (
@@ -398,7 +428,7 @@ cdef class SegmentCursor(Cursor):
                 break
             to = self.edge
             low += 1
-            self.edge = self.limit
+            self.edge = end
         if to > self.at:
             if to % 8 or to < self.map.data_offset:
                 raise self.map.damage(to, FRAME_LENGTH)
@@ -406,7 +436,8 @@ cdef class SegmentCursor(Cursor):
             self.next = psk_get64(
                 index + (low - 1) * PSK_INDEX_ENTRY_BYTES + PSK_INDEX_ENTRY_SEQ)
         if self.edge <= self.at:  # the index is not consistent
-            self.edge = self.limit
+            self.edge = end
+        self.limit = loaded_end(self.map, self.at, end, self.query.skip)
         return 0
 
     cdef int take_long(self) except -1:
@@ -423,6 +454,9 @@ cdef class SegmentCursor(Cursor):
         """
         cdef uint64_t stop
         self.rest(False)
+        if self.map.blocks is not None:
+            self.edge = U64_MAX
+            return 0
         self.pages = self.map
         self.pages_start = self.at & ~<uint64_t>(PSK_PAGE - 1)
         self.pages_end = self.edge = self.pages_start + PAGES_BYTES
@@ -446,7 +480,7 @@ cdef class SegmentCursor(Cursor):
         """The index gives the length of the next frames of this segment, to a block or two; those of
         later segments are assumed to be similar."""
         cdef uint64_t end, most = o.rows
-        o.nbytes = self.limit - self.at
+        o.nbytes = self.map.readable_end() - self.at if self.map.blocks is not None else self.limit - self.at
         o.rows = o.here = min(most, o.nbytes // 48 + 64)
         if self.map.next_seq > self.next:
             o.rows = most

@@ -41,6 +41,7 @@ cdef bytes filter_of(SegmentMap m, uint64_t limit):
     cdef char *at
     if len(m.uuid) != 16 or not m.has(m.data_offset, limit):
         raise Internal(f"{m.path}: cannot make a key filter up to {limit}")
+    need_range(m, m.data_offset, limit, False)
     memset(counters, 0, sizeof(counters))
     with nogil:
         state = filter_walk(m.base, m.data_offset, limit, counters, NULL, 0, &bad_at)
@@ -72,6 +73,8 @@ cdef bint filter_lacks(SegmentMap m, bytes key):
     hash = psk_key_hash(PyBytes_AS_STRING(key), <size_t>PyBytes_GET_SIZE(key))
     number = psk_filter_page(hash, m.filter_pages)
     at = m.filter_at + number * PSK_PAGE
+    if m.has(at, at + PSK_PAGE):
+        need_range(m, at, at + PSK_PAGE, True)
     return (
         m.has(at, at + PSK_PAGE)
         and psk_filter_is_good(

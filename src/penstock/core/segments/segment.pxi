@@ -364,6 +364,11 @@ cdef class SegmentMap:
     cdef public int home_fd          # of its directory, while appends are made here; -1: none is checked
     cdef uint64_t looked_ns          # when an append last checked whether both still have a name
     cdef public Coder coder          # of the handle that reads through this map
+    cdef public object blocks        # of an archived segment: what loads its blocks; else None
+    cdef bytes bounds                # ... where each begins, and the last one ends, as u64
+    cdef bytearray states            # ... of each block
+    cdef uint64_t have_from, have_to # ... the block that was asked for last
+    cdef readonly uint64_t loaded    # ... bytes of the blocks that are loaded
 
     def __cinit__(self, given_fd, path=None, uint64_t mapped=0, bint writable=False):
         """Map ``mapped`` bytes of ``given_fd``, which this object then owns."""
@@ -455,6 +460,7 @@ cdef class SegmentMap:
         """A copy of ``nbytes`` bytes at ``offset``."""
         if nbytes > self.mapped or offset > self.mapped - nbytes or offset + nbytes > self.file_bytes:
             raise Internal(f"{self.path}: bytes {offset} to {offset + nbytes} are not mapped")
+        need_range(self, offset, offset + nbytes, False)
         return PyBytes_FromStringAndSize(self.base + offset, <Py_ssize_t>nbytes)
 
     def crc_of(self, uint64_t offset, uint64_t nbytes):
@@ -462,6 +468,7 @@ cdef class SegmentMap:
         cdef uint32_t c
         if nbytes > self.mapped or offset > self.mapped - nbytes or offset + nbytes > self.file_bytes:
             raise Internal(f"{self.path}: bytes {offset} to {offset + nbytes} are not mapped")
+        need_range(self, offset, offset + nbytes, False)
         with nogil:
             c = psk_crc(0xFFFFFFFF, self.base + offset, nbytes)
         return <uint32_t>~c
@@ -473,6 +480,7 @@ cdef class SegmentMap:
             raise Internal(f"{self.path}: bytes {start} to {stop} are not mapped")
         if start == stop:
             return True
+        need_range(self, start, stop, False)
         with nogil:
             zero = self.base[start] == 0 and (
                 memcmp(self.base + start, self.base + start + 1, stop - start - 1) == 0)
@@ -492,6 +500,8 @@ cdef class SegmentMap:
 
     def let_go(self, uint64_t start, uint64_t stop):
         """Unmap the full pages from ``start`` to ``stop`` until they are used again."""
+        if self.blocks is not None:
+            return  # nothing could bring them back
         start = (start + PSK_PAGE - 1) // PSK_PAGE * PSK_PAGE
         stop = stop // PSK_PAGE * PSK_PAGE
         if start < stop <= self.mapped:
@@ -576,6 +586,7 @@ cdef class SegmentMap:
         cdef uint64_t end = self.grown()  # another process may have made it longer
         cdef FrameState state = FRAME_LENGTH
         if self.data_offset <= offset < end and offset % 8 == 0:
+            need(self, offset, False)
             state = frame_check(self.base + offset, end - offset, True, &total)
         if state == FRAME_GOOD and self.base[offset + PSK_FRAME_KIND] != kind:
             state = FRAME_ORDER
@@ -658,6 +669,7 @@ cdef class SegmentMap:
                 raise self.damage(w.offset, FRAME_ORDER if state == FRAME_GOOD else state)
             bad_at = psk_get32(self.base + w.offset + PSK_FRAME_BACK)
             w.last_frame = w.offset - bad_at if bad_at else 0
+        need_range(self, w.offset, limit, False)
         with nogil:
             state = walk_frames(
                 self.base, limit, holes, check_crc, &w,
@@ -675,6 +687,11 @@ cdef class SegmentMap:
         if index == NULL:
             raise MemoryError
         self.walk_begin(&w)
+        try:
+            need_range(self, self.data_offset, limit, True)
+        except BaseException:
+            PyMem_Free(index)
+            raise
         with nogil:
             walk_frames(self.base, limit, holes, True, &w, index, &bad_at)
         PyMem_Free(self.own_index)
@@ -687,6 +704,9 @@ cdef class SegmentMap:
         cdef char *words
         if self.data_end:
             if not self.index_checked:
+                if self.blocks is not None:
+                    need_range(
+                        self, self.index_offset, self.index_offset + self.index_count * PSK_INDEX_ENTRY_BYTES, True)
                 self.index_checked = True
                 self.index_trusted = self.index_count <= self.index_capacity and self.has(
                     self.index_offset, self.index_offset + self.index_count * PSK_INDEX_ENTRY_BYTES
@@ -732,6 +752,12 @@ cdef class SegmentMap:
         """Offset of the first event with a seq of at least ``seq``, below ``limit``."""
         return self.seek(log, seq, limit)
 
+    def want(self, uint64_t start, uint64_t stop):
+        """Load the blocks of an archived segment from ``start`` to ``stop``."""
+        if not self.has(start, stop):
+            raise Internal(f"{self.path}: bytes {start} to {stop} are not mapped")
+        need_range(self, start, stop, False)
+
     cdef uint64_t block_near(self, LogCore log, uint64_t seq) except? 0:
         cdef uint64_t count = 0
         cdef char *index = self.index_for(log, &count)
@@ -755,7 +781,7 @@ cdef class SegmentMap:
             index = self.own_index
             count = self.own_index_count
         elif self.data_end:
-            count = self.index_count
+            count = self.index_count if self.blocks is None or self.index_checked else 0
         elif words != NULL and position_unpack(psk_load64(words + PSK_C_HEAD)).number == self.number:
             count = psk_load64(words + PSK_C_INDEX_COUNT)
         if count == 0 or (index != self.own_index and count > self.index_capacity):
@@ -835,6 +861,7 @@ cdef class SegmentMap:
         if not indexed:
             want = self.base_seq
         while at < limit:
+            need(self, at, skip)
             p = self.base + at
             state = frame_check(p, limit - at, False, &total)
             if state == FRAME_GOOD:
@@ -851,6 +878,7 @@ cdef class SegmentMap:
                 if indexed:
                     return False
                 bad_at = at
+                need_range(self, previous or at, limit, skip)
                 if previous and frame_check(self.base + previous, limit - previous, True, &total) != FRAME_GOOD:
                     bad_at = previous  # its length may be wrong
                     want = want_before
@@ -901,6 +929,7 @@ cdef class SegmentMap:
                 if start < self.data_offset or start % 8 or start >= end:
                     start = self.data_offset
             at = start
+            need_range(self, start, end, True)
             with nogil:
                 while at and at < end:
                     if frame_check(self.base + at, end - at, True, &total) == FRAME_GOOD:
@@ -927,6 +956,7 @@ cdef class SegmentMap:
         if at < self.data_offset or at % 8:
             raise self.damage(at, FRAME_LENGTH)
         while at < limit:
+            need(self, at, False)
             state = frame_check(self.base + at, limit - at, False, &total)
             if state != FRAME_GOOD:
                 if state == FRAME_ZERO and not self.data_end:
@@ -953,6 +983,7 @@ cdef class SegmentMap:
             return 0
         if back % 8 or back > at - self.data_offset:
             raise self.damage(at, FRAME_LENGTH)
+        need(self, at - back, False)
         if frame_check(self.base + at - back, back, False, &total) != FRAME_GOOD or total != back:
             raise self.damage(at - back, FRAME_ORDER)
         return at - back
@@ -970,6 +1001,7 @@ cdef class SegmentMap:
             raise Internal(f"{self.path}: cannot look up to {limit}")
         if start > limit or limit - start < PSK_FRAME_HEADER_BYTES:
             return False
+        need_range(self, start, limit, False)
         with nogil:
             search_begin(
                 &s, self.base + start, start, limit, seq, 0, self.generation > 0, 4 * (limit - start))
@@ -991,6 +1023,7 @@ cdef class SegmentMap:
         cdef FrameState state = FRAME_GOOD
         if not self.has(start, limit) or start < self.data_offset:
             raise Internal(f"{self.path}: cannot read from {start} to {limit}")
+        need_range(self, start, limit, False)
         with nogil:
             while at < limit:
                 state = frame_check(self.base + at, limit - at, False, &total)
@@ -1011,6 +1044,7 @@ cdef class SegmentMap:
         cdef FrameState state = FRAME_GOOD
         if not self.has(start, limit) and start < limit:
             raise Internal(f"{self.path}: cannot read from {start} to {limit}")
+        need_range(self, start, limit, False)
         memset(seen, 0, sizeof(seen))
         found = set()
         while at < limit:
