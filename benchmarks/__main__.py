@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks import (
     aio,
     append,
+    archive,
     arrow,
     cli,
     codecs,
@@ -40,6 +41,7 @@ from benchmarks.harness import ROOT, Bench, Row
 
 BENCHMARKS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "append": append.append,
+    "archive": archive.archive,
     "extend": append.extend,
     "entries": append.entries,
     "producers": append.producers,

@@ -16,6 +16,7 @@ from types import UnionType
 from typing import Any, Literal, SupportsIndex, TypeAlias, cast
 
 from penstock import layout as L
+from penstock.archive.naming import Stored, is_url
 from penstock.arguments import check_choice, check_progress
 from penstock.data import codecs
 from penstock.errors import AlreadyExists, Gone, NoSuchLog, Usage, WrongType
@@ -69,7 +70,8 @@ def open(
     ----------
     path : str or path-like
         The log's directory; of a ring, its file. ``~`` is the home directory, and a ``file:`` URL
-        means its path. A name that ends in ".ring" is the name of a ring.
+        means its path. A name that ends in ".ring" is the name of a ring. With mode "r" also an
+        archive alone: its directory, or its URL in an object store, such as ``s3://bucket/path``.
     mode : {"rw", "r"}
         "r" never writes and works on read-only media.
     create : bool, optional
@@ -112,7 +114,8 @@ def open(
     >>> log.append(b"hello")
     1
     """
-    text = files.path_text(path)
+    archived = is_url(path)
+    text = str(path) if archived else files.path_text(path)
     check_choice(mode, "mode", "rw", "r")
     _check_nan(nan, mode)
     _check_maps(max_maps)
@@ -136,7 +139,14 @@ def open(
         },
     )
     create = mode == "rw" if create is None else create
-    kind = _kind_at(text)
+    kind = "segments" if archived else _kind_at(text)
+    if kind == "segments" and (archived or _holds_archive(text)):
+        with loading(text):
+            from penstock.archive.alone import storage_of
+
+        given.check_kind(text, kind)
+        options = Options(False, timeout, any_file_system, codec=codec, schema=schema)
+        return given.check_same(Log(storage_of(text, mode), options), None)
     if kind is None:
         if not create:
             raise _nothing_at(text)
@@ -165,6 +175,12 @@ def open(
     if max_maps is not None:
         segments.store.maps_max = max_maps
     return given.check_same(Log(segments, options, given.wanted if create else None), None)
+
+
+def _holds_archive(path: str) -> bool:
+    """Whether a directory has archived segments, and no log."""
+    names = files.list_dir(path)
+    return any(Stored.parse(n, 0) for n in names) and not any(segment.is_name(n) for n in names)
 
 
 def _nothing_at(path: str) -> NoSuchLog:
@@ -330,6 +346,8 @@ def _check_maps(count: object) -> None:
 def _pickled(log: Log[Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """How a log is pickled and copied: by its path, its uuid, and the options of this handle."""
     log._ensure_open()
+    if is_url(log.path):
+        return _opened_again, (log.path, log.stats().uuid, log._options)
     try:
         there = os.path.samestat(os.stat(log.path), os.fstat(log._held()))
     except OSError:
@@ -421,6 +439,9 @@ def verify(path: str | os.PathLike[str], *, progress: Progress | None = None) ->
     True
     """
     check_progress(progress)
+    if is_url(path):
+        with open(path, "r") as log:
+            return log.verify(progress=progress)
     text = files.path_text(path)
     there = files.is_dir(text)
     if there is None:

@@ -69,6 +69,15 @@ class History:
         counts = not self._first_local or base_seq < self._first_local
         return counts and self._entries is not None and base_seq in self._entries
 
+    def entry(self, base_seq: int) -> Stored:
+        """The archived segment with that base."""
+        assert self._entries is not None
+        return self._entries[base_seq]
+
+    def archived(self, base_seq: int) -> Archived:
+        """What the end of that archived segment says."""
+        return self._look(self.entry(base_seq))
+
     def uuid(self) -> bytes:
         """The uuid of the log."""
         if self._uuid is None:
@@ -82,12 +91,11 @@ class History:
         assert self._entries is not None
         found = self._look(self._entries[self._bases[-1]]).settings
         entries = self._entries.values()
-        return found.changed(holes=found.holes or any(e.generation for e in entries))
+        return found.changed(archive="", holes=found.holes or any(e.generation for e in entries))
 
     def open(self, base_seq: int) -> SegmentMap:
         """A map of an archived segment."""
-        assert self._entries is not None
-        entry = self._entries[base_seq]
+        entry = self.entry(base_seq)
         archived = self._look(entry)
         if archived.next_seq <= base_seq and not archived.generation:
             raise archived.damage("its record is not consistent", 0)

@@ -6,23 +6,16 @@ A location is stored in the log's settings, so it never has a secret in it.
 from __future__ import annotations
 
 import os
-import re
 from urllib.parse import urlsplit
 
 from penstock.archive.depots import Depot, LocalDepot, ObjectDepot
+from penstock.archive.naming import is_url
 from penstock.errors import Usage
 from penstock.system import files
 from penstock.system.directory import Directory
 
 INSIDE = "archive"  # the directory inside the log's own; a location without a slash
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=/)")
 SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "memory")
-
-
-def is_url(text: object) -> bool:
-    """Whether a user means an object store."""
-    match = _SCHEME.match(text) if isinstance(text, str) else None
-    return match is not None and match[1].lower() != "file"
 
 
 def checked(given: str | os.PathLike[str], what: str) -> str:

@@ -14,6 +14,7 @@ from penstock import layout as L
 SUFFIX = ".seg.zst"
 TEMPORARY = ".tmp"
 _NAME = re.compile(r"([0-9a-f]{32})-([0-9]{20})-([0-9]{10})\.seg\.zst")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=/)")
 _TEMPORARY = re.compile(rf"({_NAME.pattern})\.[0-9a-f]{{16}}\.tmp")
 
 
@@ -50,3 +51,9 @@ def is_temporary(name: str) -> bool:
 def of_log(name: str, uuid: bytes) -> bool:
     """Whether a name begins with that log's uuid."""
     return name.startswith(uuid.hex() + "-")
+
+
+def is_url(text: object) -> bool:
+    """Whether a user means an object store."""
+    match = _SCHEME.match(text) if isinstance(text, str) else None
+    return match is not None and match[1].lower() != "file"

@@ -117,7 +117,7 @@ class Handle(LogCore):
                     lock_fd,
                 )
                 attached.lock_fd, lock_fd = lock_fd, -1
-            elif live:
+            elif live and storage.follows_control:
                 attached = control.attach_reader(storage.place, fd, self._timeout)
             self._adopt(attached, fd)
         except BaseException:
@@ -156,7 +156,7 @@ class Handle(LogCore):
                 return
             storage.follow_name(self)
             attached = None
-            if self._shares_memory(self._held_fd):
+            if storage.follows_control and self._shares_memory(self._held_fd):
                 with suppress(Busy, Usage):  # a writer is opening the log
                     attached = control.attach_reader(storage.place, self._held_fd, 0)
             if attached is not None:

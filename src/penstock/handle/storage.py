@@ -96,6 +96,10 @@ class Opening(Protocol):
         """Whether it is one file, which overwrites its oldest events."""
 
     @property
+    def follows_control(self) -> bool:
+        """Whether a writer may have it open, whose control a reader then uses."""
+
+    @property
     def finder(self) -> Finder:
         """What finds events and makes cursors for readers, in the compiled core."""
 

@@ -49,6 +49,7 @@ class RingStorage:
     """
 
     is_ring = True
+    follows_control = True
     is_private = False
     loads_apart = False
 

@@ -133,9 +133,9 @@ def topics(store: Store, handle: Handle) -> set[bytes]:
     return found
 
 
-def take_stock(store: Store, handle: Handle, budget: Budget) -> Stock:
-    """Totals of the files."""
-    first, next_seq = first_seq(store, handle), handle._next_seq()
+def take_stock(store: Store, handle: Handle, budget: Budget, first: int) -> Stock:
+    """Totals of the files of a log with that first seq."""
+    next_seq = handle._next_seq()
     store.survey()
     found = [store.file(base) for base in store.bases()]
     sizes = [_disk_bytes(name) for name in found]

@@ -15,6 +15,7 @@ from penstock.errors import (
     Corrupt,
     Gap,
     Internal,
+    Io,
     NotFound,
     PenstockError,
     TooLarge,
@@ -77,6 +78,7 @@ class SegmentStorage:
     """
 
     is_ring = False
+    follows_control = True
     finder = SegmentFinder()
     loads_apart = True
 
@@ -435,13 +437,32 @@ class SegmentStorage:
         return self.store.uuid
 
     def take_stock(self, handle: Handle) -> Stock:
-        return finding.take_stock(self.store, handle, self.budget)
+        return finding.take_stock(self.store, handle, self.budget, self._first_seq_known(handle))
+
+    def _first_seq_known(self, handle: Handle) -> int:
+        """The first seq; while the archive is out of reach, that of the files."""
+        try:
+            return self.first_seq(handle)
+        except Io:  # the state of the rest is wanted all the more
+            return finding.first_seq(self.store, handle)
 
     def verify(self, progress: Progress | None) -> Report:
         with loading(self.directory.path):
             from penstock.segments.check.verify import verify
 
-        return verify(self.directory, progress=progress)
+        report = verify(self.directory, progress=progress)
+        if not self._archive:
+            return report
+        with loading(self.path):
+            from penstock.archive.check import check_archive, joined
+            from penstock.archive.history import past_of
+            from penstock.archive.location import text_of
+
+        assert self.store.uuid is not None
+        past = past_of(self._archive, self.directory, self.store.uuid, [])
+        where = text_of(self._archive, self.directory)
+        first = min(self._look().bases(fresh=True), default=0)
+        return joined(check_archive(past, where, progress, first), report)
 
     def repair(self, to: str | None, progress: Progress | None) -> Plan:
         with loading(self.directory.path):

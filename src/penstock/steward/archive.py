@@ -30,7 +30,7 @@ from penstock.errors import Busy, Conflict, Corrupt, PenstockError, Usage
 from penstock.segments import segment
 from penstock.settings import Settings
 from penstock.steward.archive_report import Archival, ArchivedSegment, ArchiveRequest
-from penstock.steward.compact import Job, job
+from penstock.steward.compact import Maintenance, job
 from penstock.steward.compact_survey import Candidate
 from penstock.system import files
 from penstock.system.directory import Directory
@@ -73,7 +73,7 @@ def archive(handle: Handle, directory: Directory, request: ArchiveRequest) -> Ar
 class _Archiver:
     """One run."""
 
-    job: Job
+    job: Maintenance
     depot: Depot
     where: str
     request: ArchiveRequest

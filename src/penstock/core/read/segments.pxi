@@ -246,9 +246,9 @@ cdef class SegmentCursor(Cursor):
         return 0
 
     cdef bint ruled_out(self, SegmentMap m) except -1:
-        """Whether a sealed segment has no event that is asked for."""
+        """Whether a sealed segment, but for the last one of an archive, has no event that is asked for."""
         cdef Query query = self.query
-        return query.filtered and m.rules_out(
+        return query.filtered and position_unpack(self.log.head()).number != m.number and m.rules_out(
             query.topics, query.sieve.since_ns, query.sieve.until_ns, query.key)
 
     cdef SegmentMap segment_at(self, uint64_t base_seq):
