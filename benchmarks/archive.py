@@ -60,9 +60,10 @@ def _events(count: int, seed: int) -> list[bytes]:
 
 def _make(path: Path, segments: int) -> None:
     with penstock.open(path, segment_size=SEGMENT) as log:
-        batch = _events(10_000, 1)
+        turn = 0
         while log.stats().segments <= segments:
-            log.extend(batch, topic="orders")
+            turn += 1
+            log.extend(_events(10_000, turn), topic="orders")
 
 
 def _archiving(bench: Bench, path: Path, plain: list[Path]) -> Row:
