@@ -4,6 +4,7 @@
     .venv/bin/python -m tests.golden.make data      v<N>-data: a log of JSON, other codecs, tags
     .venv/bin/python -m tests.golden.make compacted v<N>-compacted: compacted and merged segments
     .venv/bin/python -m tests.golden.make ring      ring-v<N>: a ring that has gone round
+    .venv/bin/python -m tests.golden.make archive   archive-v<N>: segments in an archive
     .venv/bin/python -m tests.golden.make consumers  consumers-v<N>: consumers of the golden log
 
 It writes ``v<N>.tar.xz`` (the files of the log, byte for byte) and ``v<N>.json`` (their hashes and
@@ -179,16 +180,44 @@ def make(what: str, target: Path) -> str:
         }
         if of_data:
             record |= {"data": data, "codec": "json"}
-        with tarfile.open(target / f"{name}.tar.xz", "x:xz") as archive:
-            for file in names:
-                raw = file.read_bytes()
-                member = tarfile.TarInfo(file.name)
-                member.size = len(raw)
-                member.mode = 0o640
-                archive.addfile(member, io.BytesIO(raw))
-    text = json.dumps(record, indent=None, separators=(",", ":"), sort_keys=True)
-    (target / f"{name}.json").write_text(text.replace("},{", "},\n{") + "\n")
+        _pack(names, target / f"{name}.tar.xz")
+    _record(record, target / f"{name}.json")
     return name
+
+
+def make_archive(target: Path) -> str:
+    """Make the golden archive of this version: segments with everything, one of them compacted."""
+    name = f"archive-v{L.ARCHIVE_VERSION}"
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch, "log")
+        fill(path)
+        with penstock.open(path) as log:
+            log.steward.roll()
+            log.steward.archive(keep_local=3)
+            log.steward.compact()
+            log.steward.archive()
+        files = sorted((path / "archive").iterdir())
+        with penstock.open(path / "archive", mode="r") as log:
+            record: dict[str, Any] = {"files": {p.name: digest(p.read_bytes()) for p in files}}
+            record["events"] = contents(log)
+        _pack(files, target / f"{name}.tar.xz")
+    _record(record, target / f"{name}.json")
+    return name
+
+
+def _pack(files: list[Path], target: Path) -> None:
+    with tarfile.open(target, "x:xz") as archive:
+        for file in files:
+            raw = file.read_bytes()
+            member = tarfile.TarInfo(file.name)
+            member.size = len(raw)
+            member.mode = 0o640
+            archive.addfile(member, io.BytesIO(raw))
+
+
+def _record(record: dict[str, Any], target: Path) -> None:
+    text = json.dumps(record, indent=None, separators=(",", ":"), sort_keys=True)
+    target.write_text(text.replace("},{", "},\n{") + "\n")
 
 
 def fill_consumers(log: penstock.Log) -> None:
@@ -248,11 +277,12 @@ def make_consumers(target: Path) -> str:
 
 
 def main() -> None:
+    others = {"consumers": make_consumers, "archive": make_archive}
     what = sys.argv[1] if len(sys.argv) > 1 else "all"
-    if what not in (*KINDS, "consumers") or len(sys.argv) > 2:
-        kinds = ", ".join(KINDS)
-        sys.exit(f"what to make must be one of {kinds} or consumers, got {sys.argv[1:]}")
-    print(make_consumers(HERE) if what == "consumers" else make(what, HERE))
+    if what not in (*KINDS, *others) or len(sys.argv) > 2:
+        kinds = ", ".join((*KINDS, *others))
+        sys.exit(f"what to make must be one of {kinds}, got {sys.argv[1:]}")
+    print(others[what](HERE) if what in others else make(what, HERE))
 
 
 if __name__ == "__main__":

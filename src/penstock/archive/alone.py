@@ -24,8 +24,8 @@ from penstock.segments.storage import SegmentStorage
 from penstock.segments.store import Store
 from penstock.settings import Settings
 from penstock.stats import Stock
-from penstock.steward.archive_report import Archival, ArchiveRequest
-from penstock.steward.compact_report import Compaction, CompactRequest, Erasure
+from penstock.steward.archive_report import ArchiveReport, ArchiveRequest
+from penstock.steward.compact_report import CompactionReport, CompactRequest, ErasureReport
 from penstock.steward.plan import Retention, Why
 from penstock.system import files
 from penstock.system.directory import Directory
@@ -163,10 +163,10 @@ class ArchiveStorage(SegmentStorage):
     def why(self, handle: Handle, seq: int) -> Why:
         raise self._no_job()
 
-    def compact(self, handle: Handle, request: CompactRequest) -> Compaction:
+    def compact(self, handle: Handle, request: CompactRequest) -> CompactionReport:
         raise self._no_job()
 
-    def archive(self, handle: Handle, request: ArchiveRequest) -> Archival:
+    def archive(self, handle: Handle, request: ArchiveRequest) -> ArchiveReport:
         raise self._no_job()
 
     def erase(
@@ -176,7 +176,7 @@ class ArchiveStorage(SegmentStorage):
         dry_run: bool,
         timeout: float | None,
         progress: Progress | None,
-    ) -> Erasure:
+    ) -> ErasureReport:
         raise self._no_job()
 
     def _no_job(self) -> Usage:

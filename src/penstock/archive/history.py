@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections.abc import Iterator
 
 from penstock import _core
 from penstock import layout as L
@@ -59,6 +60,12 @@ class History:
         entries = chain.current(found, self._look)
         self._entries = {entry.base_seq: entry for entry in entries}
         self._bases = list(self._entries)
+
+    def all_maps(self) -> Iterator[tuple[str, SegmentMap]]:
+        """Every archived segment of the log, also those that do not count."""
+        for entry in self._depot.entries(self.uuid()):
+            archived = self._look(entry)
+            yield archived.path, _map(Blocks(self._depot, entry, archived, []))
 
     def forget(self) -> None:
         """Drop the listing: segments were archived since."""

@@ -9,12 +9,11 @@ import os
 from urllib.parse import urlsplit
 
 from penstock.archive.depots import Depot, LocalDepot, ObjectDepot
-from penstock.archive.naming import is_url
+from penstock.archive.naming import INSIDE, is_url
 from penstock.errors import Usage
 from penstock.system import files
 from penstock.system.directory import Directory
 
-INSIDE = "archive"  # the directory inside the log's own; a location without a slash
 SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "memory")
 
 

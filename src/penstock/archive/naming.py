@@ -11,6 +11,7 @@ from typing import NamedTuple, Self
 
 from penstock import layout as L
 
+INSIDE = "archive"  # the directory inside the log's own; as a location it has no slash
 SUFFIX = ".seg.zst"
 TEMPORARY = ".tmp"
 _NAME = re.compile(r"([0-9a-f]{32})-([0-9]{20})-([0-9]{10})\.seg\.zst")

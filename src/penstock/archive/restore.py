@@ -151,6 +151,12 @@ class _Restoring:
             header = replace(header, settings=settings.to_json())
             kept = directory.file("next.tmp")
             copy_file(path, kept, settings.file_mode, header=header, end=walk.offset, whole=False)
+            fd = files.open_file(kept, write=True)
+            try:
+                files.grow(fd, header.data_offset, kept)  # it may have no frame
+                files.sync_data(fd, kept)
+            finally:
+                files.close(fd)
             files.rename(kept, path)
             return int(walk.next_seq) - 1
         following, table = self._successor(path, m, header, walk)

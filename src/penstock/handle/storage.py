@@ -18,7 +18,7 @@ from penstock.handle.producers import Table
 from penstock.report import Plan, Progress, Report
 from penstock.settings import Settings
 from penstock.stats import Stock
-from penstock.steward.archive_report import Archival, ArchiveRequest
+from penstock.steward.archive_report import ArchiveReport, ArchiveRequest
 from penstock.steward.compact_report import CompactionReport, CompactRequest, ErasureReport
 from penstock.steward.plan import Retention, Why
 from penstock.system.directory import Directory, Name
@@ -345,7 +345,7 @@ class Storage(Opening, Writing, Finding, Protocol):
     def compact(self, handle: Handle, request: CompactRequest) -> CompactionReport:
         """Remove events that are dead."""
 
-    def archive(self, handle: Handle, request: ArchiveRequest) -> Archival:
+    def archive(self, handle: Handle, request: ArchiveRequest) -> ArchiveReport:
         """Store finished pieces elsewhere, and delete their files."""
 
     def erase(

@@ -28,7 +28,7 @@ from penstock.ring.producers import Follower, FrameAt
 from penstock.segments.storage import SegmentStorage
 from penstock.settings import Settings
 from penstock.stats import Stock
-from penstock.steward.archive_report import Archival, ArchiveRequest
+from penstock.steward.archive_report import ArchiveReport, ArchiveRequest
 from penstock.steward.compact_report import CompactionReport, CompactRequest, ErasureReport
 from penstock.steward.plan import Retention, Why
 from penstock.system import files
@@ -440,7 +440,7 @@ class RingStorage:
             "of segments can"
         )
 
-    def archive(self, handle: Handle, request: ArchiveRequest) -> Archival:
+    def archive(self, handle: Handle, request: ArchiveRequest) -> ArchiveReport:
         """Refuse: a ring has no finished segments."""
         raise Usage(
             f"{self.path}: a ring cannot be archived: it is one file; only a log of segments can"

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from penstock import _core
 from penstock import layout as L
+from penstock.archive.naming import INSIDE, Stored
 from penstock.consumers.folder import copy_all, make_folder
 from penstock.errors import AlreadyExists, NotFound
 from penstock.handle.storage import Beside
@@ -127,7 +128,35 @@ def _copy_all(
         return make_folder(files.hold_dir(partial), settings.dir_mode)
 
     copy_all(store.directory, folder, sources[-1][2].uuid, last + 1, settings.file_mode)
+    copy_archive(store.directory, partial, settings.file_mode)
     return last
+
+
+def copy_archive(directory: Directory, partial: str, mode: int) -> None:
+    """Copy the archived segments that are inside the log's directory."""
+    try:
+        source = files.hold_dir(directory.file(INSIDE))
+    except NotFound:
+        return
+    target = os.path.join(partial, INSIDE)
+    files.make_dir(target, Settings(file_mode=mode).dir_mode)
+    for name in files.list_dir(source):
+        if Stored.parse(name, 0) is None:
+            continue
+        path = source.file(name)
+        reading = files.open_file(path, write=False)
+        try:
+            copy = os.path.join(target, name)
+            fd = files.create_file(copy, mode)
+            try:
+                _copy_range(reading, fd, 0, files.size(reading, path), path, copy)
+                files.sync_data(fd, copy)
+            finally:
+                files.close(fd)
+        finally:
+            files.close(reading)
+    source.close()
+    _sync_directory(target)
 
 
 def _open_all(store: Store, head: int) -> list[tuple[int, str, Header, int]]:

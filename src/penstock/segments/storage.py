@@ -40,7 +40,7 @@ from penstock.settings import Settings
 from penstock.stats import Stock
 from penstock.steward import retention
 from penstock.steward.ahead import Ahead
-from penstock.steward.archive_report import Archival, ArchiveRequest
+from penstock.steward.archive_report import ArchiveReport, ArchiveRequest
 from penstock.steward.budget import Budget
 from penstock.steward.compact_report import CompactionReport, CompactRequest, ErasureReport
 from penstock.steward.plan import Retention, Why
@@ -501,7 +501,7 @@ class SegmentStorage:
 
         return compact(handle, self.directory, request)
 
-    def archive(self, handle: Handle, request: ArchiveRequest) -> Archival:
+    def archive(self, handle: Handle, request: ArchiveRequest) -> ArchiveReport:
         """Store sealed segments elsewhere, and delete their files."""
         with loading(self.path):
             from penstock.steward.archive import archive

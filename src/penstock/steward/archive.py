@@ -8,8 +8,8 @@ For each segment, the oldest first, under the turn:
 4. Before the first local file goes: store in the log's settings where the archive is, and sync.
 5. Delete the local file and sync the directory, so that local segments are always the last ones.
 
-A process that dies in between leaves either the local file, or both; the next run goes on. Who
-reads the old file goes on with it.
+A process that dies in between leaves either the local file, or both; the next run goes on. A
+reader that has the old file mapped goes on with it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from penstock import _core
 from penstock import layout as L
 from penstock.archive import location, seekable
 from penstock.archive.depots import Depot, path_in
-from penstock.archive.naming import Stored
+from penstock.archive.naming import INSIDE, Stored
 from penstock.archive.reading import blocks_of, opened
 from penstock.archive.seekable import Piece
 from penstock.errors import Busy, Conflict, Corrupt, PenstockError, Usage
 from penstock.segments import segment
 from penstock.settings import Settings
-from penstock.steward.archive_report import Archival, ArchivedSegment, ArchiveRequest
+from penstock.steward.archive_report import ArchivedSegment, ArchiveReport, ArchiveRequest
 from penstock.steward.compact import Maintenance, job
 from penstock.steward.compact_survey import Candidate
 from penstock.system import files
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 THREADS = 2
 
 
-def archive(handle: Handle, directory: Directory, request: ArchiveRequest) -> Archival:
+def archive(handle: Handle, directory: Directory, request: ArchiveRequest) -> ArchiveReport:
     """Archive the segments of a log; `Steward.archive` documents it."""
     handle._ensure_open()
     if not request.dry_run:
         handle._check_writable()
     settings = handle.settings
     where = (
-        settings.archive or location.INSIDE
+        settings.archive or INSIDE
         if request.to is None
         else location.given_for(directory, request.to)
     )
@@ -79,7 +79,7 @@ class _Archiver:
     request: ArchiveRequest
     there: Sequence[Stored] = ()
 
-    def run(self) -> Archival:
+    def run(self) -> ArchiveReport:
         handle, progress = self.job.handle, self.request.progress
         begun = Begun("archiving")
         self._check_place()
@@ -103,7 +103,7 @@ class _Archiver:
                 progress(done, total)
                 begun.check()
         text = location.text_of(self.where, self.job.directory)
-        return Archival(os.fspath(handle.path), text, self.request.dry_run, tuple(report))
+        return ArchiveReport(os.fspath(handle.path), text, self.request.dry_run, tuple(report))
 
     def _check_place(self) -> None:
         """Refuse another place than that of segments which are only there."""

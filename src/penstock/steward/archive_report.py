@@ -47,7 +47,7 @@ class ArchivedSegment:
 
 
 @dataclass(frozen=True, slots=True)
-class Archival:
+class ArchiveReport:
     """What an archiving did, or, as a dry run, would do; ``print`` shows it as a table.
 
     Attributes

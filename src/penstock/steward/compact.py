@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from penstock.handle.handle import Handle
 
 _TRIES = 20
+_FOR_EVER = 1 << 62  # deletions stay: what they delete may be archived, where it is not removed
 SMALL_SHARE = 2  # a segment that has nothing dead is merged if it takes at most this part of one
 
 
@@ -195,7 +196,7 @@ def _compact(found: Maintenance, request: CompactRequest) -> CompactionReport:
 
     rules = Rules(
         versions=request.versions,
-        grace_ns=request.grace_ns,
+        grace_ns=_FOR_EVER if handle.settings.archive else request.grace_ns,
         drop_keyless=request.drop_keyless,
         memory=request.memory,
         now_ns=_core.now_ns(),

@@ -36,6 +36,7 @@ from penstock.steward.overwrite import Overwriting, leftover, old_name
 from penstock.system import files
 from penstock.system.directory import Directory, Name
 from penstock.system.forks import Begun
+from penstock.system.needs import loading
 
 if TYPE_CHECKING:
     from penstock.handle.handle import Handle
@@ -195,6 +196,7 @@ def _elsewhere(found: Maintenance, key: bytes) -> Iterator[Remaining]:
             )
         elif name == STAGING or name.startswith(LOAD):
             yield from _in_folder(path, key)
+    yield from _archived(found, key)
     folder = folders.open_folder(directory)
     for name in [] if folder is None else folders.names_in(folder):
         assert folder is not None
@@ -204,6 +206,24 @@ def _elsewhere(found: Maintenance, key: bytes) -> Iterator[Remaining]:
                     str(folder.file(name)),
                     "a consumer that selects the key; log.consumers().delete() removes it",
                 )
+
+
+def _archived(found: Maintenance, key: bytes) -> Iterator[Remaining]:
+    """Archived segments that have the key, also those that are in the log's directory as well."""
+    settings = found.handle.settings
+    if not settings.archive:
+        return
+    with loading(found.directory.path):
+        from penstock.archive.history import past_of
+
+    assert found.store.uuid is not None
+    past = past_of(settings.archive, found.directory, found.store.uuid, [])
+    for path, m in past.all_maps():
+        if m.has_filter and m.rules_out(None, 0, (1 << 64) - 1, key):
+            continue
+        m.want(m.data_offset, m.data_end)
+        if _core.LiveFrames(m, m.data_end, key=key).measure(check=True).dead:
+            yield Remaining(path, "an archived segment, which erasures do not change")
 
 
 def _in_folder(path: Name, key: bytes) -> Iterator[Remaining]:

@@ -147,7 +147,7 @@ class Why:
         "gone": retention or a trim; "expired": its ttl is over; "missing": it lies in a hole, which
         compaction leaves; "to come": nothing was appended with that seq yet.
     segment : Judged or None
-        What retention says about its segment.
+        What retention says about its segment; None also if that is archived.
     text : str
         All of this in words.
     """

@@ -117,7 +117,7 @@ def why(handle: Handle, storage: SegmentStorage, seq: int) -> Why:
     if seq < first:
         text = f"seq {seq} is gone: retention or a trim deleted everything before seq {first}"
         return Why(seq, "gone", None, text)
-    found = next(one for one in reversed(plan.segments) if one.first_seq <= seq)
+    found = next((one for one in reversed(plan.segments) if one.first_seq <= seq), None)
     state, text = "there", f"seq {seq} is there"
     try:
         handle[seq]
@@ -128,7 +128,8 @@ def why(handle: Handle, storage: SegmentStorage, seq: int) -> Why:
         )
     except PenstockError as error:
         text += f", but cannot be read: {error}"
-    return Why(seq, state, found, f"{text}. Its segment: {found}")  # type: ignore[arg-type]
+    its = "Its segment is archived" if found is None else f"Its segment: {found}"
+    return Why(seq, state, found, f"{text}. {its}")  # type: ignore[arg-type]
 
 
 def _end_old(handle: Handle, storage: SegmentStorage) -> None:

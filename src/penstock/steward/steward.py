@@ -26,7 +26,7 @@ from penstock.errors import (
 from penstock.layout import KEY_BYTES_MAX
 from penstock.reader import to_seq
 from penstock.settings import parse_size
-from penstock.steward.archive_report import Archival, ArchiveRequest
+from penstock.steward.archive_report import ArchiveReport, ArchiveRequest
 from penstock.steward.compact_report import CompactionReport, CompactRequest, ErasureReport
 from penstock.steward.plan import Retention, Why
 from penstock.times import Span, Time, is_time, span_ns, to_ns
@@ -95,6 +95,8 @@ class Steward:
         under way is `Busy` after ``timeout`` seconds. ``dry_run`` changes nothing, and says what
         would be done. ``progress`` is called with the bytes done and the total.
 
+        Archived segments are not compacted. In a log that has an archive, deletions stay for ever.
+
         >>> log = penstock.open(path)
         >>> for city in (b"Rome", b"Oslo", b"Lima"):
         ...     seq = log.append(city, key=b"ann")
@@ -134,7 +136,8 @@ class Steward:
         old files that a reader has mapped (erase again), rows that are staged, bytes that recovery
         or repair has kept, and consumers that select the key.
 
-        Backups, copies and archives of the log are not touched. Neither are blocks that the file
+        Backups and copies of the log are not touched, nor are archived segments, but ``remaining``
+        names those that have the key. Neither are blocks that the file
         system freed before: of segments deleted by retention, or replaced by a compaction.
 
         >>> log = penstock.open(path)
@@ -163,7 +166,7 @@ class Steward:
         dry_run: bool = False,
         timeout: float | None = PATIENCE,
         progress: Progress | None = None,
-    ) -> Archival:
+    ) -> ArchiveReport:
         """Move sealed segments to the log's archive, compressed; says what it did.
 
         ``to`` is a directory, or the URL of a place in an object store: ``s3://bucket/path``,

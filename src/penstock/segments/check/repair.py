@@ -24,7 +24,7 @@ from penstock.handle import locks
 from penstock.handle.control import NAME as CONTROL
 from penstock.report import Plan, Progress, Step
 from penstock.segments import producers, segment
-from penstock.segments.backup import new_directory
+from penstock.segments.backup import copy_archive, new_directory
 from penstock.segments.check import rebuild as R
 from penstock.segments.check.examine import Segment
 from penstock.segments.check.frames import FileSource
@@ -410,6 +410,7 @@ def _to_directory(findings: Findings, items: list[_Item], target: str) -> None:
     def fill(partial: str) -> None:
         for item in items:
             _build(item, os.path.join(partial, item.name), findings, mode)
+        copy_archive(findings.directory, partial, mode)
 
     new_directory(target, Settings(file_mode=mode).dir_mode, fill)
 
