@@ -139,14 +139,9 @@ def open(
         },
     )
     create = mode == "rw" if create is None else create
-    kind = "segments" if archived else _kind_at(text)
-    if kind == "segments" and (archived or _holds_archive(text)):
-        with loading(text):
-            from penstock.archive.alone import storage_of
-
-        given.check_kind(text, kind)
-        options = Options(False, timeout, any_file_system, codec=codec, schema=schema)
-        return given.check_same(Log(storage_of(text, mode), options), None)
+    if archived:
+        return _open_archive(text, mode, given, timeout, codec, schema, max_maps)
+    kind = _kind_at(text)
     if kind is None:
         if not create:
             raise _nothing_at(text)
@@ -174,7 +169,33 @@ def open(
     segments = SegmentStorage(files.hold_dir(text))
     if max_maps is not None:
         segments.store.maps_max = max_maps
-    return given.check_same(Log(segments, options, given.wanted if create else None), None)
+    try:
+        return given.check_same(Log(segments, options, given.wanted if create else None), None)
+    except (NoSuchLog, Usage):
+        if not _holds_archive(text):
+            raise
+    return _open_archive(text, mode, given, timeout, codec, schema, max_maps)
+
+
+def _open_archive(
+    text: str,
+    mode: str,
+    given: _LogArguments,
+    timeout: float | None,
+    codec: str | None,
+    schema: type[T] | UnionType | None,
+    max_maps: int | None,
+) -> Log[T]:
+    """Open the archive at a path or URL."""
+    with loading(text):
+        from penstock.archive.alone import storage_of
+
+    given.check_kind(text, "segments")
+    options = Options(False, timeout, codec=codec, schema=schema, max_maps=max_maps)
+    storage = storage_of(text, mode)
+    if max_maps is not None:
+        storage.store.maps_max = max_maps
+    return given.check_same(Log(storage, options), None)
 
 
 def _holds_archive(path: str) -> bool:
@@ -454,8 +475,14 @@ def verify(path: str | os.PathLike[str], *, progress: Progress | None = None) ->
     with loading(text):
         from penstock.segments.check.verify import verify as verify_segments
 
-    with closing(files.hold_dir(text)) as directory:
-        return verify_segments(directory, progress=progress)
+    try:
+        with closing(files.hold_dir(text)) as directory:
+            return verify_segments(directory, progress=progress)
+    except (NoSuchLog, Usage):
+        if not _holds_archive(text):
+            raise
+    with open(text, "r") as log:
+        return log.verify(progress=progress)
 
 
 def repair(
