@@ -168,9 +168,9 @@ def _look_up(bench: Bench, path: Path, log: penstock.Log) -> Row:
         return spent / len(seqs)
 
     def theirs() -> float:
-        datas = [depot.read(entry.name, *archived.place(b, b + 1)) for b in blocks]
+        stored = [depot.read(entry.name, *archived.place(b, b + 1)) for b in blocks]
         began = perf_counter()
-        for block, data in zip(blocks, datas, strict=True):
+        for block, data in zip(blocks, stored, strict=True):
             archived.decompress(data, block)
         return (perf_counter() - began) / len(blocks)
 

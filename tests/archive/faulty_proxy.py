@@ -25,6 +25,7 @@ class FaultyProxy:
         self.plan: dict[str, deque[str]] = {}
         self.requests: list[tuple[str, str]] = []
         self.over = threading.Event()
+        self.stopped = False
         proxy = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -59,11 +60,14 @@ class FaultyProxy:
         self.plan.setdefault(method, deque()).extend(faults)
 
     def stop(self) -> None:
-        """Refuse all connections from now on."""
-        self._server.socket.close()
+        """Answer nobody from now on."""
+        self.stopped = True
 
     def handle(self, client: BaseHTTPRequestHandler) -> None:
         body = client.rfile.read(int(client.headers.get("Content-Length", 0)))
+        if self.stopped:
+            self.hang_up(client)
+            return
         faults = self.plan.get(client.command)
         fault = faults.popleft() if faults else ""
         self.requests.append((client.command, fault))

@@ -18,6 +18,7 @@ from penstock.archive.history import History
 from penstock.archive.naming import is_url
 from penstock.errors import Usage
 from penstock.handle.handle import Handle
+from penstock.handle.storage import Beside
 from penstock.report import Plan, Progress, Report
 from penstock.segments.ending import Active
 from penstock.segments.storage import SegmentStorage
@@ -187,7 +188,9 @@ class ArchiveStorage(SegmentStorage):
     def repair(self, to: str | None, progress: Progress | None) -> Plan:
         raise Usage(f"{self.path}: an archive cannot be repaired; restore it, and repair that")
 
-    def backup(self, handle: Handle, target: str, progress: Progress | None) -> int:
+    def backup(
+        self, handle: Handle, target: str, progress: Progress | None, beside: Beside | None = None
+    ) -> int:
         raise Usage(f"{self.path}: this is an archive; penstock.restore makes a log of it")
 
 

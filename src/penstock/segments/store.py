@@ -81,6 +81,7 @@ class Store:
             self._bases = bases = found
             self.check_there()
             if self.past is not None:
+                self._bases = None  # if the archive cannot be listed
                 bases = self.past.bases(bases[0] if bases else 0) + bases
             self._bases = self._at_floor(bases)
         return self._bases
