@@ -157,6 +157,7 @@ def _one_of(*words: str) -> Callable[[Any], bool]:
 
 
 ENDLESS = ("from_json", "close", "run")  # not called here: the last one never returns
+SET_BY_JOBS = ("first_seq", "holes", "archive")  # settings that only maintenance changes
 FLAGS = frozenset(
     (
         "durable",
@@ -490,7 +491,7 @@ class Trial:
     def _restore_settings(self) -> None:
         """Undo what a call has configured, so that no event goes."""
         now = self.log.settings
-        names = [f.name for f in dataclasses.fields(now) if f.name not in ("first_seq", "holes")]
+        names = [f.name for f in dataclasses.fields(now) if f.name not in SET_BY_JOBS]
         old = {n: getattr(self.settings, n) for n in names}
         changed = {n: value for n, value in old.items() if value != getattr(now, n)}
         if changed:
