@@ -176,6 +176,8 @@ def test_failing_calls(path: Path, tmp_path: Path, call: str, code: int) -> None
             except PenstockError as error:
                 failed = True
                 assert not isinstance(error, DiskFull) or code == errno.ENOSPC
+                there = os.listdir(place) if place.exists() else []
+                assert not [name for name in there if name.endswith(".tmp")]
         check(copy, events)
         with penstock.open(copy) as log:
             log.steward.archive(place)

@@ -106,7 +106,7 @@ def test_events_outlive_the_cache(read: Read, monkeypatch: pytest.MonkeyPatch) -
     assert [e.value for e in kept] == [e[5] for e in read.events]
     assert [e.value for e in again] == [e.value for e in kept[::-3]]
     maps = [m for m in read.log._recent if m.blocks is not None]
-    assert sum(m.loaded for m in maps) <= 100_000 + 512 * 1024
+    assert sum(m.loaded for m in maps) <= 100_000
 
 
 def test_one_event_costs_one_block(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
