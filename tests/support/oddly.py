@@ -262,6 +262,7 @@ MAY_BE: dict[str, Callable[[Any], bool]] = {
     "versions": lambda v: _is_number(v) and 0 < operator.index(v) < 1 << 16,
     "grace": lambda v: v is not None and _is_timeout(v),
     "keyless": _one_of("keep", "drop"),
+    "keep_local": lambda v: _is_number(v) and operator.index(v) >= 0,
     "memory": _is_number,
     "Steward.erase(key)": _is_bytes,
 }
