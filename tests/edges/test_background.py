@@ -22,7 +22,7 @@ from penstock.system import files
 from tests.support import alone
 from tests.support.wait import wait_for
 
-JOBS = {"allocate", "prepare", "seal", "sync", "retain", "compact", "erase"}
+JOBS = {"allocate", "prepare", "seal", "sync", "retain", "compact", "erase", "archive"}
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -76,7 +76,7 @@ CALLS: dict[str, Callable[[Any, Path], object]] = {
     "backup": lambda p, there: penstock.open(there).backup(p),
 }
 REFUSED = [
-    "s3://bucket/orders",
+    "ftp://host/orders",
     "hdfs:/orders",
     "http://host/x",
     "C:/logs",

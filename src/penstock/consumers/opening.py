@@ -33,6 +33,7 @@ else:
 
     T = TypeVar("T")
 
+_INSTANT = 0.05  # seconds for which the first opener of a log may own its consumers, to look
 _NAP = 0.002  # seconds between a standby's looks at the lock, at first
 _NAP_MAX = 0.02
 
@@ -131,6 +132,7 @@ class _Opener:
         folder = folders.make_folder(log._storage.home, mode)
         path = folder.file(self._name)
         nap = _NAP
+        patience = time.monotonic() + _INSTANT
         while True:
             try:
                 fd = folders.try_own(path)
@@ -143,7 +145,7 @@ class _Opener:
                 raise folders.not_writable(path, error) from error
             if fd is not None:
                 return self._still_at_home(fd, path, made=False), path, False
-            if not self._standby:
+            if not self._standby and time.monotonic() > patience:
                 raise self._busy(path)
             time.sleep(nap)  # in which Ctrl-C gets through
             nap = min(nap * 2, _NAP_MAX)
