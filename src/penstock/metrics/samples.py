@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from penstock.consumers.listing import ConsumerInfo
+from penstock.consumers.reading import Lag
 from penstock.errors import Gone, PenstockError, Usage, WrongType
 from penstock.groups.listing import GroupInfo
 from penstock.layout import C_LAST_APPEND_NS
@@ -259,13 +260,20 @@ def _of_ring(ring: Ring) -> Iterator[tuple[Family, float]]:
     )
 
 
+def _lag_of(one: ConsumerInfo | GroupInfo) -> Lag | None:
+    """Its lag; None if it cannot be read."""
+    if one.problem is not None:
+        return None
+    try:
+        return one.lag
+    except PenstockError:
+        return None
+
+
 def _of_consumer(consumer: ConsumerInfo, labels: tuple[tuple[str, str], ...]) -> Iterator[Sample]:
     live = Sample(CONSUMER_LIVE, labels, float(consumer.live))
-    try:
-        lag = consumer.lag
-    except PenstockError:
-        lag = None
-    if consumer.problem is not None or lag is None:
+    lag = _lag_of(consumer)
+    if lag is None:
         yield from (Sample(CONSUMER_UP, labels, 0.0), live)
         return
     yield from (
@@ -282,11 +290,8 @@ def _of_consumer(consumer: ConsumerInfo, labels: tuple[tuple[str, str], ...]) ->
 
 def _of_group(group: GroupInfo, labels: tuple[tuple[str, str], ...]) -> Iterator[Sample]:
     live = Sample(GROUP_LIVE, labels, float(group.live))
-    try:
-        lag = group.lag
-    except PenstockError:
-        lag = None
-    if group.problem is not None or lag is None:
+    lag = _lag_of(group)
+    if lag is None:
         yield from (Sample(GROUP_UP, labels, 0.0), live)
         return
     yield from (
